@@ -1,0 +1,1 @@
+"""Token ids in, token deltas out: replicas, placement, failover, the engine."""

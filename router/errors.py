@@ -1,0 +1,59 @@
+"""What can go wrong below the service.
+
+RouterError
+├── ProfileError            a profile is unknown, malformed or contradicts itself
+├── ModelError              a model directory is missing, incomplete or cannot be made
+├── PreflightError          this machine cannot run what was asked for
+├── EngineStartError        an engine process did not become ready
+├── NoReplicaError          no replica can take a request now; `retry_after_s` says when to try again
+└── EngineError             a replica answered, but not with tokens
+    ├── EngineRefusedError  the request is at fault (the engine's 4xx): never retried
+    ├── EngineUnavailableError  could not be reached, is loading, or answered 5xx
+    └── EngineBrokeError    the stream ended before the generation did
+"""
+
+from __future__ import annotations
+
+
+class RouterError(Exception):
+    """Base of everything the router raises; `str(error)` is one line that says what to do."""
+
+
+class ProfileError(RouterError):
+    """A profile is unknown, malformed or contradicts itself."""
+
+
+class ModelError(RouterError):
+    """A model directory is missing, incomplete or cannot be made."""
+
+
+class PreflightError(RouterError):
+    """This machine cannot run what was asked for."""
+
+
+class EngineStartError(RouterError):
+    """An engine process did not become ready."""
+
+
+class NoReplicaError(RouterError):
+    """No replica can take a request now."""
+
+    def __init__(self, message: str, retry_after_s: float) -> None:
+        super().__init__(message)
+        self.retry_after_s = retry_after_s
+
+
+class EngineError(RouterError):
+    """A replica answered, but not with tokens."""
+
+
+class EngineRefusedError(EngineError):
+    """The engine found the request at fault; repeating it elsewhere would not help."""
+
+
+class EngineUnavailableError(EngineError):
+    """The engine could not be reached, is still loading, or answered 5xx."""
+
+
+class EngineBrokeError(EngineError):
+    """The engine's stream ended before its generation did."""

@@ -1,0 +1,70 @@
+"""What the router is asked for and what it gives back: token ids in, token deltas out."""
+
+from __future__ import annotations
+
+from array import array
+from dataclasses import dataclass, field
+from typing import Literal
+
+FinishType = Literal["stop", "length", "abort"]
+
+
+@dataclass(frozen=True, slots=True)
+class Sampling:
+    """How to choose tokens. A field left at None is left to the model's own default."""
+
+    max_new_tokens: int
+    temperature: float | None = None
+    top_p: float | None = None
+    top_k: int | None = None
+    min_p: float | None = None
+    frequency_penalty: float | None = None
+    presence_penalty: float | None = None
+    repetition_penalty: float | None = None
+    seed: int | None = None
+    stop: tuple[str, ...] = ()
+    stop_token_ids: tuple[int, ...] = ()
+    json_schema: str | None = None
+    logit_bias: tuple[tuple[int, float], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class GenerateRequest:
+    """One generation. `rid` has a fixed length: SGLang aborts by prefix."""
+
+    rid: str
+    prompt_ids: array[int]
+    sampling: Sampling
+    home: str | None = None
+    """Name of the replica that holds this session's prefix, if any does."""
+    cache_salt: str | None = None
+    top_logprobs: int | None = None
+    """None: no logprobs. Zero and more: the chosen token's, and that many alternatives."""
+
+
+@dataclass(frozen=True, slots=True)
+class TokenLogprob:
+    token_id: int
+    logprob: float
+    top: tuple[tuple[int, float], ...] = ()
+    """(token id, logprob), most likely first."""
+
+
+@dataclass(frozen=True, slots=True)
+class Finish:
+    """How a generation ended. `matched` is the stop token's id or the stop string, if one ended it."""
+
+    type: FinishType
+    matched: int | str | None = None
+    message: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Delta:
+    """The next token ids of a generation. The last delta carries `finish` and the counts."""
+
+    token_ids: tuple[int, ...]
+    replica: str
+    finish: Finish | None = None
+    cached_tokens: int = 0
+    logprobs: tuple[TokenLogprob, ...] = field(default=())
