@@ -1,0 +1,1 @@
+"""What is run: sessions, their ledgers and prompts."""

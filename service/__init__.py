@@ -1,0 +1,1 @@
+"""HTTP and people: APIs, auth, limits, metrics, command line."""
