@@ -1,0 +1,156 @@
+"""What the engine tells about itself."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Set
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from tests.fake_engine.engine import Engine
+
+
+def model_info(engine: Engine) -> dict[str, Any]:
+    options = engine.options
+    return {
+        "model_path": options.model_path,
+        "served_model_name": options.model_path,
+        "tokenizer_path": str(options.tokenizer or options.model_path),
+        "is_generation": True,
+        "preferred_sampling_params": None,
+        "weight_version": "default",
+        "load_format": "auto",
+        "reasoning_parser": None,
+        "tool_call_parser": None,
+        "disaggregation_mode": "null",
+        "has_image_understanding": False,
+        "has_audio_understanding": False,
+        "model_type": "llama",
+        "architectures": ["LlamaForCausalLM"],
+    }
+
+
+def server_info(engine: Engine) -> dict[str, Any]:
+    options = engine.options
+    state = {
+        "effective_max_running_requests_per_dp": options.max_running_requests,
+        "last_gen_throughput": 0.0,
+        "memory_usage": {"token_capacity": options.max_total_tokens},
+    }
+    return {
+        "model_path": options.model_path,
+        "served_model_name": options.model_path,
+        "tokenizer_path": str(options.tokenizer or options.model_path),
+        "skip_tokenizer_init": options.tokenizer is None,
+        "context_length": options.context_length,
+        "page_size": options.page_size,
+        "chunked_prefill_size": options.chunked_prefill_size,
+        "max_running_requests": options.max_running_requests,
+        "max_total_tokens": options.max_total_tokens,
+        "schedule_policy": "fcfs",
+        "dp_size": 1,
+        "tp_size": 1,
+        "stream_interval": options.stream_interval,
+        "incremental_streaming_output": options.incremental_streaming,
+        "enable_metrics": options.enable_metrics,
+        "weight_version": "default",
+        "max_total_num_tokens": options.max_total_tokens,
+        "max_req_input_len": options.max_input_tokens,
+        "kv_events": None,
+        "startup_time": options.startup_s,
+        "internal_states": [state],
+        "version": options.version,
+        "frontend": "python",
+    }
+
+
+def models(engine: Engine) -> dict[str, Any]:
+    name = engine.options.model_path
+    card = {
+        "id": name,
+        "object": "model",
+        "created": int(time.time()),
+        "owned_by": "sglang",
+        "root": name,
+        "parent": None,
+        "max_model_len": engine.options.context_length,
+    }
+    return {"object": "list", "data": [card]}
+
+
+def loads(engine: Engine, include: Set[str]) -> dict[str, Any]:
+    options, state, pool = engine.options, engine.state, engine.scheduler.pool
+    waiting = list(engine.scheduler.waiting)
+    seen = state.cached_tokens + state.prefilled_tokens
+    hit_rate = state.cached_tokens / seen if seen else 0.0
+    queued = sum(request.total_tokens for request in waiting)
+    load: dict[str, Any] = {
+        "timestamp": time.time(),
+        "dp_rank": 0,
+        "num_running_reqs": state.running,
+        "num_waiting_reqs": state.waiting,
+        "num_waiting_uncached_tokens": int(queued * (1 - hit_rate)),
+        "num_used_tokens": pool.used_tokens,
+        "num_total_tokens": pool.used_tokens + queued,
+        "num_active_tokens": pool.used_tokens + queued,
+        "num_prealloc_ready_tokens": 0,
+        "max_total_num_tokens": options.max_total_tokens,
+        "max_running_requests": options.max_running_requests,
+        "token_usage": round(pool.used_tokens / options.max_total_tokens, 4),
+        "gen_throughput": 0.0,
+        "cache_hit_rate": round(hit_rate, 4),
+        "utilization": 0.0,
+        "total_prefill_uncached_tokens": state.prefilled_tokens,
+        "total_prefill_busy_us": state.prefill_busy_us,
+        "decode_moments": None,
+    }
+    if include & {"all", "memory"}:
+        load["memory"] = {
+            "weight_gb": 0.0,
+            "kv_cache_gb": 0.0,
+            "graph_gb": 0.0,
+            "token_capacity": options.max_total_tokens,
+        }
+    if include & {"all", "queues"}:
+        load["queues"] = {"waiting": state.waiting, "grammar": 0, "paused": 0, "retracted": 0, "prealloc_ready": 0}
+    now = datetime.now(UTC).isoformat()
+    return {"timestamp": now, "version": options.version, "accelerator": None, "num_accelerators": 1, "loads": [load]}
+
+
+def get_load(engine: Engine) -> list[dict[str, Any]]:
+    """0.5.17 only."""
+    state = engine.state
+    queued = sum(request.total_tokens for request in engine.scheduler.waiting)
+    tokens = engine.scheduler.pool.used_tokens + queued
+    return [
+        {
+            "rid": None,
+            "dp_rank": 0,
+            "num_reqs": state.running + state.waiting,
+            "num_waiting_reqs": state.waiting,
+            "num_tokens": tokens,
+        }
+    ]
+
+
+def metrics(engine: Engine) -> str:
+    options, state, pool = engine.options, engine.state, engine.scheduler.pool
+    labels = f'{{engine_type="unified",model_name="{options.model_path}",pp_rank="0",tp_rank="0"}}'
+    rows = (
+        ("num_running_reqs", "gauge", state.running),
+        ("num_queue_reqs", "gauge", state.waiting),
+        ("num_used_tokens", "gauge", pool.used_tokens),
+        ("token_usage", "gauge", pool.used_tokens / options.max_total_tokens),
+        ("max_total_num_tokens", "gauge", options.max_total_tokens),
+        ("prompt_tokens_total", "counter", state.prompt_tokens),
+        ("generation_tokens_total", "counter", state.generated_tokens),
+        ("cached_tokens_total", "counter", state.cached_tokens),
+        ("num_requests_total", "counter", state.received),
+        ("num_aborted_requests_total", "counter", state.aborted),
+        ("evicted_tokens_total", "counter", pool.tree.evicted_pages * options.page_size),
+    )
+    lines: list[str] = []
+    for name, kind, value in rows:
+        lines += [f"# TYPE sglang:{name} {kind}", f"sglang:{name}{labels} {float(value)}"]
+    return "\n".join(lines) + "\n"

@@ -1,0 +1,84 @@
+"""What a fake engine is: the launch flags it stands for, and the speed it pretends to have."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+EngineVersion = Literal["0.5.17", "0.5.23"]
+
+
+@dataclass(frozen=True, slots=True)
+class FakeEngineOptions:
+    """Rates are tokens a second; 0 means instantly. Times are seconds."""
+
+    version: EngineVersion = "0.5.23"
+    model_path: str = "fake/model"
+    tokenizer: Path | None = None
+    """A `tokenizer.json`, or a directory that holds one. None: `--skip-tokenizer-init`, answers have no text."""
+
+    # The model: the next token is a hash of every token before it, so equal prefixes continue alike on every replica.
+    vocabulary: tuple[int, ...] = ()
+    """The ids it may write. Empty: every id that is text on its own (without a tokenizer: 3 to vocab_size)."""
+    vocab_size: int = 32_000
+    eos_token_id: int = 2
+    end_probability: float = 0.0
+    """Chance of each token to be the end; by the same hash, so a resumed generation ends where the whole one does."""
+    output_tokens: int | None = None
+    """Write the end as this output token, counted within one request: a resumed request counts again."""
+    deterministic: bool = True
+    """False: a temperature above 0 without a `sampling_seed` writes something else each time."""
+    seed: int = 0
+    """Stands for the weights: engines with one seed are replicas of one model."""
+
+    # Memory and scheduling.
+    page_size: int = 16
+    context_length: int = 32_768
+    max_total_tokens: int = 65_536
+    max_running_requests: int = 256
+    chunked_prefill_size: int = 8_192
+    overlap_schedule: bool = False
+    """True: a finished request leaves P+N tokens in the cache, not P+N-1."""
+    prefill_tokens_per_s: float = 0.0
+    decode_tokens_per_s: float = 0.0
+    """Of each stream, however many run."""
+
+    # The wire.
+    stream_interval: int = 1
+    incremental_streaming: bool = False
+    enable_metrics: bool = True
+    startup_s: float = 0.0
+    """Until then /health answers 503, and /generate waits."""
+    health_timeout_s: float = 20.0
+    disconnect_abort_s: float | None = None
+    """From a stream's client going away to its abort. None: what the version does."""
+    record: int = 256
+    """How many finished requests `EngineState.finished` remembers."""
+
+    def __post_init__(self) -> None:
+        for name in ("page_size", "context_length", "max_total_tokens", "max_running_requests", "stream_interval"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
+        if self.max_total_tokens % self.page_size:
+            raise ValueError(f"max_total_tokens {self.max_total_tokens} is not whole pages of {self.page_size}")
+
+    @property
+    def abort_delay_s(self) -> float:
+        if self.disconnect_abort_s is not None:
+            return self.disconnect_abort_s
+        return 2.0 if self.version == "0.5.17" else 0.0
+
+    @property
+    def max_request_tokens(self) -> int:
+        return min(self.context_length, self.max_total_tokens) - 1
+
+    @property
+    def max_input_tokens(self) -> int:
+        """The scheduler's own bound, which lies a little under the context length."""
+        return self.max_request_tokens - 5
+
+    @property
+    def salts(self) -> bool:
+        """0.5.17 silently ignores `cache_salt` on /generate; there only `extra_key` keeps tenants apart."""
+        return self.version != "0.5.17"

@@ -1,0 +1,115 @@
+"""Start and stop a fake engine in this process's event loop."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+from aiohttp import web
+
+from tests.fake_engine.engine import Engine
+from tests.fake_engine.faults import Faults
+from tests.fake_engine.options import FakeEngineOptions
+from tests.fake_engine.scheduler import EngineState, Finished
+from tests.fake_engine.server import Endpoints
+
+
+class FakeEngine:
+    """A running engine. After `die` its port refuses connections until `revive` starts it afresh, its cache empty."""
+
+    def __init__(self, options: FakeEngineOptions, host: str = "127.0.0.1", port: int = 0) -> None:
+        self.options = options
+        self._host = host
+        self.port = port
+        self._runner: web.AppRunner | None = None
+        self._loop_task: asyncio.Task[None] | None = None
+        self._dying: asyncio.Task[None] | None = None
+        self.engine = Engine(options, self._die_soon)
+
+    @property
+    def url(self) -> str:
+        return f"http://{self._host}:{self.port}"
+
+    @property
+    def state(self) -> EngineState:
+        return self.engine.state
+
+    @property
+    def faults(self) -> Faults:
+        return self.engine.faults
+
+    @property
+    def last(self) -> Finished:
+        """The request that finished last."""
+        return self.state.finished[-1]
+
+    @property
+    def alive(self) -> bool:
+        return self._runner is not None
+
+    def fail(self, **faults: Any) -> None:
+        """Set faults by name, as in `Faults`."""
+        self.engine.set_faults(faults)
+
+    async def start(self) -> None:
+        runner = web.AppRunner(
+            Endpoints(self.engine).app(), access_log=None, handler_cancellation=True, shutdown_timeout=1
+        )
+        await runner.setup()
+        site = web.TCPSite(runner, self._host, self.port, reuse_address=True, backlog=4096)
+        await site.start()
+        self.port = runner.addresses[0][1]
+        self._runner = runner
+        self._loop_task = asyncio.create_task(self.engine.run())
+
+    async def stop(self) -> None:
+        """Cuts what is connected. Raises what the scheduler raised, if it did."""
+        runner, self._runner = self._runner, None
+        if runner is not None:
+            for connection in runner.server.connections if runner.server else ():
+                if (transport := connection.transport) is not None:
+                    transport.abort()
+            await runner.cleanup()
+        task, self._loop_task = self._loop_task, None
+        if task is not None:
+            task.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await task
+
+    die = stop
+
+    async def revive(self) -> None:
+        """A new process on the same port: nothing cached, no faults, counters at zero."""
+        if self._dying is not None:
+            await self._dying
+            self._dying = None
+        await self.stop()
+        self.engine = Engine(self.options, self._die_soon)
+        await self.start()
+
+    def _die_soon(self) -> None:
+        """From within the engine: cut everything now, close the port as soon as the loop turns."""
+        if self._runner is None or self._dying is not None:
+            return
+        for connection in self._runner.server.connections if self._runner.server else ():
+            if (transport := connection.transport) is not None:
+                transport.abort()
+        self._dying = asyncio.create_task(self.stop())
+
+
+@asynccontextmanager
+async def running_fake_engine(
+    options: FakeEngineOptions | None = None, host: str = "127.0.0.1", port: int = 0
+) -> AsyncIterator[FakeEngine]:
+    """Port 0 takes a free one; `.url` names it."""
+    engine = FakeEngine(options or FakeEngineOptions(), host, port)
+    await engine.start()
+    try:
+        yield engine
+    finally:
+        if engine._dying is not None:
+            await engine._dying
+        await engine.stop()

@@ -1,0 +1,172 @@
+"""SGLang's HTTP endpoints over the scheduler."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable
+from dataclasses import asdict
+from typing import Any
+
+import orjson
+from aiohttp import web
+
+from tests.fake_engine import info
+from tests.fake_engine.engine import Engine
+from tests.fake_engine.request import ContractError, RefusedError, Request, parse
+from tests.fake_engine.wire import DONE, EventStream, answer, event, frame
+
+MAX_BODY = 1 << 28
+
+
+def json(value: object, status: int = 200) -> web.Response:
+    return web.Response(body=orjson.dumps(value), status=status, content_type="application/json")
+
+
+def failure(message: str, kind: str, status: int) -> web.Response:
+    return json({"object": "error", "message": message, "type": kind, "param": None, "code": status}, status)
+
+
+class Endpoints:
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._options = engine.options
+
+    def app(self) -> web.Application:
+        app = web.Application(client_max_size=MAX_BODY)
+        reads: dict[str, Callable[[Engine], object]] = {
+            "/model_info": info.model_info,
+            "/get_model_info": info.model_info,
+            "/server_info": info.server_info,
+            "/get_server_info": info.server_info,
+            "/v1/models": info.models,
+        }
+        if self._options.version == "0.5.17":
+            reads["/get_load"] = info.get_load
+        for path, read in reads.items():
+            app.router.add_get(path, self._reader(read))
+        app.router.add_get("/health", self.health)
+        app.router.add_get("/health_generate", self.health)
+        app.router.add_get("/v1/loads", self.loads)
+        app.router.add_get("/metrics", self.metrics)
+        app.router.add_route("*", "/generate", self.generate)
+        app.router.add_route("*", "/flush_cache", self.flush_cache)
+        app.router.add_post("/abort_request", self.abort_request)
+        app.router.add_get("/fake/state", self.fake_state)
+        app.router.add_post("/fake/faults", self.fake_faults)
+        return app
+
+    def _reader(self, read: Callable[[Engine], object]) -> Callable[[web.Request], Any]:
+        async def handler(_: web.Request) -> web.Response:
+            return json(read(self._engine))
+
+        return handler
+
+    async def generate(self, http: web.Request) -> web.StreamResponse:
+        if http.method not in ("POST", "PUT"):
+            return json({"detail": "Method Not Allowed"}, 405)
+        raw = await http.read()
+        if (status := self._engine.faults.take_failure()) is not None:
+            return failure("injected", str(status), status)
+        try:
+            body = orjson.loads(raw)
+        except orjson.JSONDecodeError as error:
+            return failure(f"1 validation error: JSON decode error: {error}", "Bad Request", 400)
+        try:
+            request = parse(body, self._options, self._engine.speller)
+            self._engine.check(request)
+        except ContractError as error:
+            return json({"error": str(error)}, 400)
+        except RefusedError as error:
+            return await self._refuse(http, str(error), bool(body.get("stream")))
+        return await (self._stream(http, request) if request.stream else self._once(request))
+
+    async def _refuse(self, http: web.Request, message: str, stream: bool) -> web.StreamResponse:
+        if not stream:
+            return json({"error": {"message": message}}, 400)
+        error: dict[str, Any] = {"message": message}
+        if self._options.version != "0.5.17":
+            error |= {"type": "invalid_request_error", "code": 400, "retryable": False}
+        response = await self._open_stream(http)
+        await response.write(event({"error": error}) + DONE)
+        return response
+
+    async def _open_stream(self, http: web.Request) -> web.StreamResponse:
+        response = web.StreamResponse(headers={"content-type": "text/event-stream; charset=utf-8"})
+        response.enable_chunked_encoding()
+        await response.prepare(http)
+        return response
+
+    async def _stream(self, http: web.Request, request: Request) -> web.StreamResponse:
+        with self._engine.holding(request):
+            response = await self._open_stream(http)
+            transport = http.transport
+            assert transport is not None
+            request.emit = EventStream(request, transport, self._options, self._engine.faults.take_cut())
+            await self._compute(request, self._options.abort_delay_s)
+            if not transport.is_closing():
+                transport.write(frame(DONE))
+        return response
+
+    async def _once(self, request: Request) -> web.StreamResponse:
+        with self._engine.holding(request):
+            await self._compute(request, self._options.abort_delay_s)
+        assert request.finish is not None
+        if request.finish["type"] == "abort" and (status := request.finish.get("status_code")) is not None:
+            message = request.finish["message"]
+            if status == 400:
+                return json({"error": {"message": message}}, 400)
+            return failure(message, str(status), status)
+        return json(answer(request, self._options))
+
+    async def _compute(self, request: Request, abort_delay_s: float) -> None:
+        """Returns when the request finished. aiohttp cancels us when the client goes away: then it is aborted."""
+        try:
+            await asyncio.sleep(self._engine.faults.take_delay())
+            self._engine.scheduler.submit(request)
+            await request.done
+        except asyncio.CancelledError:
+            self._engine.client_gone(request, abort_delay_s)
+            raise
+
+    async def abort_request(self, http: web.Request) -> web.Response:
+        body = orjson.loads(await http.read() or b"{}")
+        rid, everything = str(body.get("rid") or ""), bool(body.get("abort_all"))
+        # Matched by prefix, but only if the server also knows the exact rid.
+        if everything or rid in self._engine.held:
+            self._engine.scheduler.abort(rid, everything)
+        return web.Response()
+
+    async def health(self, _: web.Request) -> web.Response:
+        if not self._engine.started:
+            return web.Response(status=503)
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self._engine.scheduler.go.wait(), self._options.health_timeout_s)
+            return web.Response()
+        return web.Response(status=503)
+
+    async def loads(self, http: web.Request) -> web.Response:
+        include = frozenset(filter(None, http.query.get("include", "").split(",")))
+        return json(info.loads(self._engine, include or frozenset({"all"})))
+
+    async def metrics(self, _: web.Request) -> web.Response:
+        return web.Response(text=info.metrics(self._engine), content_type="text/plain")
+
+    async def flush_cache(self, _: web.Request) -> web.Response:
+        if self._engine.scheduler.flush():
+            return web.Response(
+                text="Cache flushed.\nPlease check backend logs for more details. "
+                "(When there are running or waiting requests, the operation will not be performed.)\n"
+            )
+        return web.Response(status=400, text="Cache not flushed because there are pending requests.\n")
+
+    async def fake_state(self, _: web.Request) -> web.Response:
+        state = asdict(self._engine.state) | {"finished": len(self._engine.state.finished)}
+        return json(state | {"cached_pages": self._engine.scheduler.pool.tree.pages})
+
+    async def fake_faults(self, http: web.Request) -> web.Response:
+        try:
+            self._engine.set_faults(orjson.loads(await http.read()))
+        except KeyError as error:
+            return json({"error": f"no such fault: {error}"}, 400)
+        return json(asdict(self._engine.faults))

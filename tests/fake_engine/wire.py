@@ -1,0 +1,160 @@
+"""What SGLang's /generate writes, byte for byte where it matters, and cheap where it repeats."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import Any, Final
+
+import orjson
+
+from tests.fake_engine.options import FakeEngineOptions
+from tests.fake_engine.request import Request
+
+HIGH_WATER: Final = 256 * 1024
+"""Above this many unsent bytes a stream skips events and sends the sum later, as SGLang does to a slow reader."""
+
+DONE: Final = b"data: [DONE]\n\n"
+
+
+def event(value: object) -> bytes:
+    return b"data: " + orjson.dumps(value) + b"\n\n"
+
+
+def frame(data: bytes) -> bytes:
+    """One HTTP/1.1 chunk."""
+    return b"%x\r\n%b\r\n" % (len(data), data)
+
+
+def answer(request: Request, options: FakeEngineOptions) -> dict[str, Any]:
+    """The whole answer: without streaming, and in a cumulative stream's last event."""
+    value: dict[str, Any] = {"output_ids": request.output, "meta_info": meta_info(request, options, 0)}
+    return {"text": request.text, **value} if request.spelling is not None else value
+
+
+def meta_info(request: Request, options: FakeEngineOptions, since: int) -> dict[str, Any]:
+    """`since`: the first output token whose logprobs are reported; others never depend on it."""
+    now = time.monotonic()
+    wall = time.time() - now
+    meta: dict[str, Any] = {"id": request.rid, "finish_reason": request.finish}
+    if request.finish is not None and not request.admitted and "status_code" not in request.finish:
+        # aborted while it waited: nothing is known but its age
+        meta |= {"weight_version": "default", "e2e_latency": now - request.received_s, "completion_tokens": 0}
+        return meta
+    meta |= {
+        "prompt_tokens": request.prompt_tokens,
+        "weight_version": "default",
+        "num_retractions": request.retractions,
+    }
+    if options.enable_metrics:
+        meta["queue_time"] = 0.0
+    if request.top_logprobs is not None:
+        meta |= _logprobs(request, since)
+    meta |= {"reasoning_tokens": 0, "completion_tokens": len(request.output), "cached_tokens": request.cached_tokens}
+    cached = {"device": request.cached_tokens, "host": 0} if request.cached_tokens else None
+    meta |= {"cached_tokens_details": cached, "dp_rank": None}
+    if request.finish is not None:
+        meta |= {"e2e_latency": now - request.received_s, "response_sent_to_client_ts": wall + now}
+    return meta
+
+
+def _logprobs(request: Request, since: int) -> dict[str, Any]:
+    """Made up but consistent: certain of what it wrote."""
+    fresh = request.output[since:]
+    found: dict[str, Any] = {
+        "input_token_logprobs": [],
+        "output_token_logprobs": [[-0.125, token, None] for token in fresh],
+    }
+    if request.top_logprobs:
+        ranks = range(request.top_logprobs)
+        found["output_top_logprobs"] = [[[-0.125 - rank, token + rank, None] for rank in ranks] for token in fresh]
+    return found
+
+
+class EventStream:
+    """Writes one request's events straight to its connection: a token costs one small join and one write."""
+
+    def __init__(
+        self, request: Request, transport: asyncio.Transport, options: FakeEngineOptions, cut_after: int | None
+    ) -> None:
+        self._request = request
+        self._transport = transport
+        self._options = options
+        self._cut_after = cut_after
+        self._incremental = options.incremental_streaming
+        self._interval = request.sampling.stream_interval
+        self._sent = 0
+        self._sent_parts = 0
+        self._text = b""
+        self._ids = b""
+        self._head = self._tail = b""
+        self._retractions = -1
+
+    def __call__(self) -> None:
+        """Something changed: a token more, or the end."""
+        request, transport = self._request, self._transport
+        if transport.is_closing():
+            return
+        count = len(request.output)
+        if self._cut_after is not None and count >= self._cut_after:
+            transport.abort()
+            return
+        if request.finish is not None:
+            transport.write(frame(self._last_event()))
+        elif (not self._sent or count - self._sent >= self._interval) and (
+            transport.get_write_buffer_size() <= HIGH_WATER
+        ):
+            transport.write(frame(self._event(count)))
+
+    def _event(self, count: int) -> bytes:
+        request = self._request
+        if request.top_logprobs is not None:
+            return self._logprob_event(count)
+        if self._retractions != request.retractions:
+            self._prepare()
+        fresh = request.output[self._sent :]
+        ids = b"%d" % fresh[0] if len(fresh) == 1 else b",".join(b"%d" % token for token in fresh)
+        text = b"".join(request.fresh)
+        request.fresh.clear()
+        if not self._incremental:
+            text = self._text = self._text + text
+            ids = self._ids = self._ids + b"," + ids if self._sent else ids
+        self._sent = count
+        if (spelling := request.spelling) is None:
+            return b'data: {"output_ids":[%b]%b%d%b' % (ids, self._head, count, self._tail)
+        self._sent_parts = len(spelling.parts)
+        return b'data: {"text":"%b","output_ids":[%b]%b%d%b' % (text, ids, self._head, count, self._tail)
+
+    def _prepare(self) -> None:
+        """Everything of meta_info but the count of tokens stays as it is until a retraction or the end."""
+        self._retractions = self._request.retractions
+        packed = orjson.dumps(meta_info(self._request, self._options, 0))
+        before, _, after = packed.partition(b'"completion_tokens":')
+        self._head = b',"meta_info":' + before + b'"completion_tokens":'
+        self._tail = after[after.index(b",") :] + b"}\n\n"
+
+    def _logprob_event(self, count: int) -> bytes:
+        request = self._request
+        since = self._sent if self._incremental else 0
+        value: dict[str, Any] = {
+            "output_ids": request.output[since:count],
+            "meta_info": meta_info(request, self._options, since),
+        }
+        if (spelling := request.spelling) is not None:
+            value["text"] = "".join(spelling.parts[self._sent_parts :]) if self._incremental else spelling.text
+            self._sent_parts = len(spelling.parts)
+        request.fresh.clear()
+        self._sent = count
+        return event(value)
+
+    def _last_event(self) -> bytes:
+        request, options = self._request, self._options
+        if not self._incremental:
+            return event(answer(request, options))
+        value: dict[str, Any] = {
+            "output_ids": request.output[self._sent :],
+            "meta_info": meta_info(request, options, self._sent),
+        }
+        if request.spelling is not None:
+            value["text"] = request.text[sum(map(len, request.spelling.parts[: self._sent_parts])) :]
+        return event(value)
