@@ -1,0 +1,201 @@
+"""An answer as it grows: reasoning, content and stop strings told apart, from token ids."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from programs.detokenizer import Detokenizer
+from programs.ledger import pack
+from programs.tokenizer import Tokenizer
+
+_LEADING_TOKENS = 4
+"""How many tokens of whitespace may stand between the end of the reasoning and the content."""
+
+
+@dataclass(frozen=True, slots=True)
+class ThinkTokens:
+    """The ids between which a model thinks, and whether its generation prompt has opened them already."""
+
+    open: int
+    close: int
+    opened_by_prompt: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class AnswerDelta:
+    """New text. At most one of the two is empty unless both are."""
+
+    reasoning: str = ""
+    content: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class AnswerSpelling:
+    """Which of the output ids spell the answer; the fields of `ledger.Turn` of the same names."""
+
+    kept: int
+    tail: bytes
+    content: tuple[int, int] | None
+
+
+class Answer:
+    """Reads one generation's ids.
+
+    Text that may turn out to begin a stop string is held back, and the stop string itself never comes out. Reasoning
+    is what stands between the model's think tokens when the output begins with it; whitespace around it and before the
+    content is the template's, not the text's.
+    """
+
+    def __init__(
+        self,
+        tokenizer: Tokenizer,
+        prompt_ids: Sequence[int],
+        *,
+        think: ThinkTokens | None = None,
+        stop: Sequence[str] = (),
+    ) -> None:
+        self._tokenizer = tokenizer
+        self._think = think
+        self._stop = tuple(stop)
+        self._prompt_tail = array("I", prompt_ids[-8:])
+        self.ids = array("I")
+        self._thinking = think is not None and think.opened_by_prompt
+        self._content_start = 0
+        self._detokenizer = Detokenizer(tokenizer, self._prompt_tail)
+        self._held = ""
+        self.reasoning = ""
+        self.content = ""
+
+    def push(self, ids: Sequence[int]) -> AnswerDelta:
+        """The text that these ids make certain."""
+        reasoning = content = ""
+        for piece, ends_thinking in self._pieces(ids):
+            text = self._detokenizer.push(piece)
+            if self._thinking:
+                reasoning += self._reason(text + (self._detokenizer.finish() if ends_thinking else ""))
+            else:
+                content += self._say(text)
+            if ends_thinking:
+                self._begin_content()
+        return AnswerDelta(reasoning, content)
+
+    def _pieces(self, ids: Sequence[int]) -> list[tuple[Sequence[int], bool]]:
+        """`ids` cut after the think tokens, which themselves are no text."""
+        begun = len(self.ids)
+        self.ids.extend(ids)
+        think = self._think
+        if think is None:
+            return [(ids, False)]
+        if begun == 0 and ids and ids[0] == think.open and not self._thinking:
+            self._thinking, ids = True, ids[1:]
+            self._content_start = len(self.ids)
+        if not self._thinking or think.close not in ids:
+            return [(ids, False)]
+        end = list(ids).index(think.close)
+        self._content_start = len(self.ids) - (len(ids) - end - 1)
+        return [(ids[:end], True), (ids[end + 1 :], False)]
+
+    def _begin_content(self) -> None:
+        self._thinking = False
+        self._held = ""
+        self._detokenizer = Detokenizer(self._tokenizer, self.ids[: self._content_start])
+
+    def _reason(self, text: str) -> str:
+        """Give out reasoning, but for whitespace that may turn out to be its end."""
+        pending = self._held + text
+        if not self.reasoning:
+            pending = pending.lstrip()
+        shown = pending.rstrip()
+        self._held = pending[len(shown) :]
+        self.reasoning += shown
+        return shown
+
+    def _say(self, text: str) -> str:
+        if self._content_start and not self.content:
+            text = (self._held + text).lstrip()
+            self._held = ""
+        pending = self._held + text
+        shown = pending[: len(pending) - _overlap(pending, self._stop)] if self._stop else pending
+        self._held = pending[len(shown) :]
+        self.content += shown
+        return shown
+
+    def finish(self, matched: int | str | None) -> AnswerDelta:
+        """The rest of the text; `matched` is the stop string that ended it, or the id of the stop token."""
+        text = self._held + self._detokenizer.finish()
+        self._held = ""
+        if self._thinking:
+            return AnswerDelta(reasoning=self._finish_reasoning(text))
+        if isinstance(matched, str) and matched in self.content + text:
+            cut = (self.content + text).index(matched)
+            shown = text[: max(0, cut - len(self.content))]
+            self.content = (self.content + shown)[:cut]
+            return AnswerDelta(content=shown)
+        if self._content_start and not self.content:
+            text = text.lstrip()
+        self.content += text
+        return AnswerDelta(content=text)
+
+    def _finish_reasoning(self, text: str) -> str:
+        before = self.reasoning
+        self.reasoning = (before + text).rstrip() if before else text.strip()
+        return self.reasoning[len(before) :]
+
+    @property
+    def reasoning_tokens(self) -> int:
+        """Ids spent on reasoning, think tokens included."""
+        return len(self.ids) if self._thinking else self._content_start
+
+    def spelling(self, matched: int | str | None) -> AnswerSpelling:
+        """Which ids spell the finished answer: without the stop token, and without a stop string's tokens."""
+        if isinstance(matched, str):
+            kept, rest = self._cut()
+            tail = self._tokenizer.encode(rest, after_control=True) if rest else ()
+            return AnswerSpelling(kept, pack(tail), self._content_range(kept, rest))
+        ended_by_token = bool(self.ids) and matched is not None and self.ids[-1] == matched
+        kept = len(self.ids) - ended_by_token
+        return AnswerSpelling(kept, b"", self._content_range(kept, ""))
+
+    def _cut(self) -> tuple[int, str]:
+        """How many ids have their text within the content, and what is left of the content after them."""
+        low, high = self._content_start, len(self.ids)
+        while low < high:
+            middle = (low + high + 1) // 2
+            if self.content.startswith(self._content_text(middle)):
+                low = middle
+            else:
+                high = middle - 1
+        return low, self.content[len(self._content_text(low)) :]
+
+    def _content_range(self, kept: int, rest: str) -> tuple[int, int] | None:
+        if self._thinking:
+            return None
+        for start in range(self._content_start, min(self._content_start + _LEADING_TOKENS, kept) + 1):
+            if self._text(start, kept) + rest == self.content:
+                return start, kept
+        return None
+
+    def _content_text(self, stop: int) -> str:
+        text = self._text(self._content_start, stop)
+        return text.lstrip() if self._content_start else text
+
+    def _text(self, start: int, stop: int) -> str:
+        detokenizer = Detokenizer(self._tokenizer, (*self._prompt_tail, *self.ids[:start]))
+        return detokenizer.push(self.ids[start:stop]) + detokenizer.finish()
+
+
+def _overlap(text: str, stops: Sequence[str]) -> int:
+    """How much of the end of `text` is, or may become, a stop string."""
+    longest = 0
+    for stop in stops:
+        found = text.find(stop)
+        if found >= 0:
+            longest = max(longest, len(text) - found)
+            continue
+        for size in range(min(len(stop) - 1, len(text)), longest, -1):
+            if text.endswith(stop[:size]):
+                longest = size
+                break
+    return longest

@@ -1,0 +1,73 @@
+"""Invisible marks that survive a chat template, so that one can see afterwards where it put what.
+
+The marks are Unicode noncharacters, U+FDD0 to U+FDEF, which never occur in text meant for interchange; those that do
+are shown to the model as U+FFFD, as the Unicode standard (section 23.7) advises.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Literal
+
+Part = Literal["reasoning", "content"]
+
+_OPEN, _CLOSE, _BREAK = "\ufdd0", "\ufdd1", "\ufdd2"
+_PARTS: dict[Part, str] = {"reasoning": "\ufdd3", "content": "\ufdd4"}
+_PART_OF = {char: part for part, char in _PARTS.items()}
+_DIGIT_ZERO = 0xFDD8
+_NONCHARACTERS = re.compile("[\ufdd0-\ufdef]")
+_OPENING = re.compile("\ufdd0([\ufdd8-\ufde1]+)([\ufdd3\ufdd4])")
+_ANY_MARK = re.compile("\ufdd0[\ufdd8-\ufde1]+[\ufdd3\ufdd4]|[\ufdd0-\ufdef]")
+
+
+@dataclass(frozen=True, slots=True)
+class Marked:
+    """Where a part of a message stands in a rendered prompt: its marks included, and without them."""
+
+    message: int
+    part: Part
+    outer: tuple[int, int]
+    inner: tuple[int, int]
+
+
+def protect(text: str, control_pattern: re.Pattern[str] | None) -> str:
+    """`text` with every control token that it spells broken by a mark, so that it stays text."""
+    if _NONCHARACTERS.search(text):
+        text = _NONCHARACTERS.sub("\ufffd", text)
+    if control_pattern is None:
+        return text
+    while control_pattern.search(text):
+        text = control_pattern.sub(lambda match: match[0][0] + _BREAK + match[0][1:], text)
+    return text
+
+
+def mark(text: str, message: int, part: Part) -> str:
+    """`text`, already protected, between marks that name it."""
+    number = "".join(chr(_DIGIT_ZERO + int(digit)) for digit in str(message))
+    return f"{_OPEN}{number}{_PARTS[part]}{text}{_CLOSE}"
+
+
+def strip_marks(text: str) -> str:
+    """`text` as the template meant it."""
+    return _ANY_MARK.sub("", text) if _NONCHARACTERS.search(text) else text
+
+
+def find_marked(text: str, start: int = 0) -> Iterator[Marked]:
+    """The marked parts that came through the template whole, in order."""
+    for opening in _OPENING.finditer(text, start):
+        close = text.find(_CLOSE, opening.end())
+        following = text.find(_OPEN, opening.end())
+        if close < 0 or 0 <= following < close:
+            continue
+        number = int("".join(str(ord(char) - _DIGIT_ZERO) for char in opening[1]))
+        yield Marked(number, _PART_OF[opening[2]], (opening.start(), close + 1), (opening.end(), close))
+
+
+def first_of_each(parts: Iterable[Marked]) -> dict[int, dict[Part, Marked]]:
+    """The parts by message; a template that repeats one is held to its first use."""
+    found: dict[int, dict[Part, Marked]] = {}
+    for part in parts:
+        found.setdefault(part.message, {}).setdefault(part.part, part)
+    return found

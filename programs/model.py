@@ -1,0 +1,109 @@
+"""A model as the front knows it: its tokenizer, its template, and what its files say of sampling."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from programs.answer import ThinkTokens
+from programs.errors import TemplateError, TokenizerError
+from programs.prompt import PromptBuilder
+from programs.template import ChatTemplate
+from programs.tokenizer import Tokenizer
+from router.request import Sampling
+
+_SAMPLING_DEFAULTS = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty")
+_THINK_MARKS = (("<think>", "</think>"),)
+
+
+@dataclass(frozen=True)
+class ChatModel:
+    """What turns messages into ids and back. `name` is what clients call it, `context_length` is in tokens."""
+
+    name: str
+    created: int
+    context_length: int
+    tokenizer: Tokenizer
+    template: ChatTemplate
+    sampling_defaults: Mapping[str, float | int]
+
+    @classmethod
+    def load(cls, directory: Path, name: str | None = None) -> ChatModel:
+        """Read the files that a model directory holds beside its weights.
+
+        Raises TemplateError, TokenizerError or OSError, each naming what is missing or wrong.
+        """
+        config = _read_json(directory / "config.json")
+        tokenizer_config = _read_json(directory / "tokenizer_config.json")
+        source = _template_source(directory, tokenizer_config)
+        tokenizer = Tokenizer.load(directory, source)
+        if tokenizer.vocabulary_size > config["vocab_size"]:
+            raise TokenizerError(
+                f"{directory}: the tokenizer has {tokenizer.vocabulary_size} tokens, more than the "
+                f"{config['vocab_size']} that config.json says the model knows"
+            )
+        return cls(
+            name=name or directory.name,
+            created=int((directory / "config.json").stat().st_mtime),
+            context_length=int(config["max_position_embeddings"]),
+            tokenizer=tokenizer,
+            template=ChatTemplate(source, _special_tokens(tokenizer_config)),
+            sampling_defaults=_sampling_defaults(directory),
+        )
+
+    @cached_property
+    def prompts(self) -> PromptBuilder:
+        return PromptBuilder(self.template, self.tokenizer)
+
+    @cached_property
+    def think(self) -> ThinkTokens | None:
+        """The model's think tokens, if its template knows any."""
+        for opening, closing in _THINK_MARKS:
+            first, last = self.tokenizer.controls.get(opening), self.tokenizer.controls.get(closing)
+            if first and last and closing in self.template.source:
+                return ThinkTokens(first.id, last.id)
+        return None
+
+    def with_defaults(self, sampling: Sampling) -> Sampling:
+        """`sampling` with what the request leaves open taken from the model's generation_config.json."""
+        defaults = self.sampling_defaults.items()
+        missing: dict[str, Any] = {name: value for name, value in defaults if getattr(sampling, name) is None}
+        return replace(sampling, **missing)
+
+
+def _read_json(path: Path) -> dict[str, Any]:
+    content: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    return content
+
+
+def _template_source(directory: Path, tokenizer_config: Mapping[str, Any]) -> str:
+    path = directory / "chat_template.jinja"
+    if path.exists():
+        return path.read_text(encoding="utf-8")
+    source = tokenizer_config.get("chat_template")
+    if isinstance(source, list):  # several named templates: the default one is for chat
+        source = next((one["template"] for one in source if one["name"] == "default"), None)
+    if not isinstance(source, str):
+        raise TemplateError(f"{directory} has no chat template (chat_template.jinja, or one in tokenizer_config.json)")
+    return source
+
+
+def _special_tokens(tokenizer_config: Mapping[str, Any]) -> dict[str, str]:
+    """`bos_token` and its like, by the names that templates use."""
+    tokens: dict[str, str] = {}
+    for name, value in tokenizer_config.items():
+        if name.endswith("_token") and isinstance(value, str | dict):
+            tokens[name] = value if isinstance(value, str) else value["content"]
+    return tokens
+
+
+def _sampling_defaults(directory: Path) -> dict[str, float | int]:
+    path = directory / "generation_config.json"
+    if not path.exists():
+        return {}
+    config = _read_json(path)
+    return {name: config[name] for name in _SAMPLING_DEFAULTS if isinstance(config.get(name), int | float)}

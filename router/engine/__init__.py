@@ -1,0 +1,1 @@
+"""SGLang: its launcher, its profiles and its wire."""

@@ -1,0 +1,264 @@
+"""SGLang's wire, 0.5.17 to 0.5.23: the only place that knows it."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncGenerator, Iterator, Mapping
+from contextlib import aclosing
+from dataclasses import dataclass
+from typing import Any, cast
+
+import aiohttp
+import orjson
+
+from router.errors import EngineBrokeError, EngineRefusedError, EngineUnavailableError
+from router.request import Delta, Finish, FinishType, GenerateRequest, Sampling, TokenLogprob
+
+_CONNECT_TIMEOUT_S = 5.0
+_CONTROL_TIMEOUT_S = 10.0
+_EVENT_PREFIX = b"data:"
+_DONE = b"[DONE]"
+
+
+@dataclass(frozen=True, slots=True)
+class ServerInfo:
+    """What a server says of itself. Lengths are tokens; a prompt may have `max_prompt_tokens` of the context's."""
+
+    version: str
+    model_path: str
+    served_model_name: str
+    context_length: int
+    max_prompt_tokens: int
+    page_size: int
+    max_total_tokens: int
+
+
+class EngineClient:
+    """One SGLang server by URL. `name` is what answers and metrics call it."""
+
+    def __init__(self, name: str, url: str, session: aiohttp.ClientSession) -> None:
+        self.name = name
+        self.url = url.rstrip("/")
+        self._session = session
+        self._aborts: set[asyncio.Task[None]] = set()
+
+    async def server_info(self) -> ServerInfo:
+        """Raises EngineUnavailableError when the server cannot say."""
+        info = await self._get_json("/server_info")
+        models = await self._get_json("/v1/models")
+        try:
+            context_length = int(models["data"][0]["max_model_len"])
+            return ServerInfo(
+                version=str(info["version"]),
+                model_path=str(info["model_path"]),
+                served_model_name=str(info["served_model_name"]),
+                context_length=context_length,
+                max_prompt_tokens=int(info.get("max_req_input_len") or context_length - 1),
+                page_size=int(info["page_size"]),
+                max_total_tokens=int(info["max_total_num_tokens"]),
+            )
+        except (KeyError, IndexError, TypeError, ValueError) as error:
+            raise EngineUnavailableError(f"{self.name} does not describe itself as SGLang does: {error!r}") from error
+
+    async def _get_json(self, path: str) -> dict[str, Any]:
+        timeout = aiohttp.ClientTimeout(total=_CONTROL_TIMEOUT_S, sock_connect=_CONNECT_TIMEOUT_S)
+        try:
+            async with self._session.get(self.url + path, timeout=timeout) as response:
+                body = await response.read()
+                if response.status != 200:
+                    raise EngineUnavailableError(f"{self.name} answered {response.status} to {path}")
+                return cast("dict[str, Any]", orjson.loads(body))
+        except (aiohttp.ClientError, TimeoutError, orjson.JSONDecodeError) as error:
+            raise EngineUnavailableError(f"cannot reach {self.name} at {self.url}: {_said(error)}") from error
+
+    async def generate(self, request: GenerateRequest) -> AsyncGenerator[Delta]:
+        """The generation's deltas; the last one carries `finish`.
+
+        Leaving early aborts the generation on the server. Raises EngineRefusedError (the request is at fault),
+        EngineUnavailableError (nothing was generated) or EngineBrokeError (the stream ended too soon).
+        """
+        finished = False
+        try:
+            async with aclosing(self._stream(request)) as deltas:
+                async for delta in deltas:
+                    finished = delta.finish is not None
+                    yield delta
+        finally:
+            if not finished:
+                self._abort_soon(request.rid)
+
+    async def _stream(self, request: GenerateRequest) -> AsyncGenerator[Delta]:
+        reader = _ChunkReader(self.name)
+        timeout = aiohttp.ClientTimeout(total=None, sock_connect=_CONNECT_TIMEOUT_S)
+        try:
+            async with self._session.post(
+                self.url + "/generate",
+                data=orjson.dumps(generate_body(request)),
+                headers={"Content-Type": "application/json"},
+                timeout=timeout,
+            ) as response:
+                if response.status != 200:
+                    raise _refusal(self.name, response.status, await response.read())
+                async for event in _events(response.content):
+                    delta = reader.read(event)
+                    yield delta
+                    if delta.finish is not None:
+                        return
+        except (aiohttp.ClientError, TimeoutError, OSError) as error:
+            if reader.seen:
+                raise EngineBrokeError(f"{self.name} broke off in mid-stream: {_said(error)}") from error
+            raise EngineUnavailableError(f"cannot reach {self.name} at {self.url}: {_said(error)}") from error
+        raise EngineBrokeError(f"{self.name} ended its stream before the generation ended")
+
+    def _abort_soon(self, rid: str) -> None:
+        """Abort without waiting: whoever left is not there to wait. Closing the connection would do it, but later."""
+        task = asyncio.get_running_loop().create_task(self._abort(rid))
+        self._aborts.add(task)
+        task.add_done_callback(self._aborts.discard)
+
+    async def _abort(self, rid: str) -> None:
+        timeout = aiohttp.ClientTimeout(total=_CONTROL_TIMEOUT_S, sock_connect=_CONNECT_TIMEOUT_S)
+        try:
+            async with self._session.post(self.url + "/abort_request", json={"rid": rid}, timeout=timeout):
+                pass
+        except (aiohttp.ClientError, TimeoutError, OSError):
+            return  # a server that cannot be reached generates for no one
+
+
+class _ChunkReader:
+    """Turns the chunks of one stream into deltas, whether the server sends all ids each time or only the new ones."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._ids = 0
+        self._logprobs = 0
+        self.seen = False
+
+    def read(self, event: bytes) -> Delta:
+        chunk = orjson.loads(event)
+        if "error" in chunk:
+            raise _chunk_error(self._name, chunk["error"])
+        meta = chunk["meta_info"]
+        ids = chunk.get("output_ids") or []
+        total = int(meta["completion_tokens"])
+        fresh = ids[len(ids) - max(0, total - self._ids) :]
+        finish = _finish(meta.get("finish_reason"))
+        if finish is not None and finish.type == "abort" and not total:
+            raise _abort_error(self._name, meta["finish_reason"])
+        delta = Delta(
+            token_ids=tuple(fresh),
+            replica=self._name,
+            finish=finish,
+            cached_tokens=int(meta.get("cached_tokens") or 0),
+            logprobs=tuple(self._fresh_logprobs(meta, len(fresh))),
+        )
+        self._ids = total
+        self.seen = self.seen or bool(fresh)
+        return delta
+
+    def _fresh_logprobs(self, meta: Mapping[str, Any], count: int) -> Iterator[TokenLogprob]:
+        chosen = meta.get("output_token_logprobs") or []
+        top = meta.get("output_top_logprobs") or []
+        first = len(chosen) - count
+        for index in range(max(0, first), len(chosen)):
+            logprob, token_id, *_ = chosen[index]
+            others = top[index] if index < len(top) and top[index] else []
+            yield TokenLogprob(token_id, logprob, tuple((one[1], one[0]) for one in others))
+
+
+def generate_body(request: GenerateRequest) -> dict[str, Any]:
+    """The body of `POST /generate`. Holds nothing that some supported version would choke on."""
+    body: dict[str, Any] = {
+        "input_ids": request.prompt_ids.tolist(),
+        "sampling_params": _sampling_params(request.sampling),
+        "stream": True,
+        "rid": request.rid,
+    }
+    if request.cache_salt is not None:
+        # 0.5.17 ignores `cache_salt` and isolates by `extra_key`; later versions isolate by both
+        body["cache_salt"] = request.cache_salt
+        body["extra_key"] = request.cache_salt
+    if request.top_logprobs is not None:
+        body["return_logprob"] = True
+        body["top_logprobs_num"] = request.top_logprobs
+    return body
+
+
+_SAMPLING_NAMES = {"seed": "sampling_seed"}
+
+
+def _sampling_params(sampling: Sampling) -> dict[str, Any]:
+    params: dict[str, Any] = {"max_new_tokens": sampling.max_new_tokens}
+    for name in (
+        "temperature",
+        "top_p",
+        "top_k",
+        "min_p",
+        "frequency_penalty",
+        "presence_penalty",
+        "repetition_penalty",
+        "seed",
+        "json_schema",
+    ):
+        value = getattr(sampling, name)
+        if value is not None:
+            params[_SAMPLING_NAMES.get(name, name)] = value
+    if sampling.stop:
+        params["stop"] = list(sampling.stop)
+    if sampling.stop_token_ids:
+        params["stop_token_ids"] = list(sampling.stop_token_ids)
+    if sampling.logit_bias:
+        params["logit_bias"] = {str(token_id): bias for token_id, bias in sampling.logit_bias}
+    return params
+
+
+def _finish(reason: Any) -> Finish | None:
+    if reason is None:
+        return None
+    kind: FinishType = reason["type"] if reason["type"] in ("stop", "length") else "abort"
+    return Finish(kind, reason.get("matched"), reason.get("message"))
+
+
+async def _events(content: aiohttp.StreamReader) -> AsyncGenerator[bytes]:
+    """The payloads of a server-sent event stream, up to `[DONE]`."""
+    pending = b""
+    async for block in content.iter_any():
+        *events, pending = (pending + block).split(b"\n\n")
+        for event in events:
+            payload = event.strip()
+            if not payload.startswith(_EVENT_PREFIX):
+                continue
+            payload = payload[len(_EVENT_PREFIX) :].strip()
+            if payload == _DONE:
+                return
+            yield payload
+
+
+def _refusal(name: str, status: int, body: bytes) -> EngineRefusedError | EngineUnavailableError:
+    message = _message(body)
+    if 400 <= status < 500 and status not in (408, 429):
+        return EngineRefusedError(message)
+    return EngineUnavailableError(f"{name} answered {status}: {message}")
+
+
+def _message(body: bytes) -> str:
+    try:
+        error = orjson.loads(body)["error"]
+        return str(error["message"] if isinstance(error, dict) else error)
+    except (orjson.JSONDecodeError, KeyError, TypeError):
+        return body.decode("utf-8", "replace")[:500]
+
+
+def _chunk_error(name: str, error: Any) -> EngineRefusedError | EngineUnavailableError:
+    code = error.get("code", 400) if isinstance(error, dict) else 400
+    return _refusal(name, int(code) if str(code).isdigit() else 400, json.dumps({"error": error}).encode())
+
+
+def _abort_error(name: str, reason: Mapping[str, Any]) -> EngineRefusedError | EngineUnavailableError:
+    status = int(reason.get("status_code") or 503)
+    return _refusal(name, status, json.dumps({"error": reason.get("message") or "aborted"}).encode())
+
+
+def _said(error: BaseException) -> str:
+    return str(error) or type(error).__name__

@@ -1,0 +1,86 @@
+"""The FastAPI application: settings in, one typed Services built, routes put together."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import aiohttp
+from fastapi import Depends, FastAPI, Request
+from starlette.exceptions import HTTPException
+from starlette.responses import JSONResponse, Response
+
+from programs.model import ChatModel
+from programs.session import Sessions
+from programs.store import SessionStore, connect
+from router.engine.client import EngineClient
+from router.router import Router
+from service import chat, conversations, health, responses
+from service.auth import require_key
+from service.errors import EXPECTED_ERRORS, ErrorBody, error_body
+from service.services import Services
+from service.settings import Settings
+from service.sse import ClientGoneError
+
+_log = logging.getLogger("antiphon.service")
+
+_CLIENT_CLOSED_REQUEST = 499
+
+
+def create_app(settings: Settings) -> FastAPI:
+    """The front. The model's files are read here, so that a wrong directory is known before anything listens."""
+    model = ChatModel.load(settings.model_dir, settings.model_name)
+
+    @asynccontextmanager
+    async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+        async with _services(settings, model) as services:
+            app.state.services = services
+            yield
+
+    app = FastAPI(title="Antiphon", lifespan=lifespan, dependencies=[Depends(require_key)])
+    for module in (chat, responses, conversations, health):
+        app.include_router(module.router)
+    for expected in EXPECTED_ERRORS:
+        app.add_exception_handler(expected, _expected)
+    app.add_exception_handler(ClientGoneError, _client_gone)
+    app.add_exception_handler(HTTPException, _http)
+    app.add_exception_handler(Exception, _unexpected)
+    return app
+
+
+@asynccontextmanager
+async def _services(settings: Settings, model: ChatModel) -> AsyncIterator[Services]:
+    connector = aiohttp.TCPConnector(limit=0)
+    async with aiohttp.ClientSession(connector=connector) as session:
+        clients = [EngineClient(f"replica-{number}", url, session) for number, url in enumerate(settings.engines)]
+        async with Router(clients) as router:
+            store = SessionStore(connect(settings.store_url), settings.session_ttl_s)
+            try:
+                yield Services(settings, store, router, Sessions(model, store, router))
+            finally:
+                await store.aclose()
+
+
+async def _expected(_: Request, error: Exception) -> Response:
+    return _response(error_body(error))
+
+
+async def _client_gone(_: Request, __: Exception) -> Response:
+    return Response(status_code=_CLIENT_CLOSED_REQUEST)
+
+
+async def _http(_: Request, error: Exception) -> Response:
+    status = error.status_code if isinstance(error, HTTPException) else 500
+    detail = error.detail if isinstance(error, HTTPException) else "error"
+    return _response(ErrorBody(status, str(detail), "invalid_request_error"))
+
+
+async def _unexpected(request: Request, error: Exception) -> Response:
+    _log.error("%s %s failed", request.method, request.url.path, exc_info=error)
+    return _response(error_body(error))
+
+
+def _response(body: ErrorBody) -> Response:
+    headers = {} if body.retry_after_s is None else {"Retry-After": str(body.retry_after_s)}
+    return JSONResponse(body.as_json(), status_code=body.status, headers=headers)

@@ -1,0 +1,72 @@
+"""One table turns an error into a status, a type and a code, in OpenAI's shape."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from programs.errors import (
+    ContextLengthError,
+    StoreUnavailableError,
+    TemplateRefusedError,
+    TurnConflictError,
+    UnknownConversationError,
+    UnknownResponseError,
+)
+from router.errors import EngineBrokeError, EngineRefusedError, EngineUnavailableError, NoReplicaError
+
+
+class ServiceError(Exception):
+    """A request that the HTTP layer itself refuses."""
+
+    def __init__(self, message: str, *, status: int = 400, code: str | None = None, param: str | None = None) -> None:
+        super().__init__(message)
+        self.status = status
+        self.code = code
+        self.param = param
+
+
+@dataclass(frozen=True, slots=True)
+class ErrorBody:
+    """An error as a client sees it."""
+
+    status: int
+    message: str
+    type: str
+    code: str | None = None
+    param: str | None = None
+    retry_after_s: int | None = None
+
+    def as_json(self) -> dict[str, Any]:
+        return {"error": {"message": self.message, "type": self.type, "param": self.param, "code": self.code}}
+
+
+_INVALID = "invalid_request_error"
+_SERVER = "server_error"
+_RETRY_AFTER_S = 5
+
+_TABLE: tuple[tuple[type[Exception], int, str, str | None, str | None], ...] = (
+    (ContextLengthError, 400, _INVALID, "context_length_exceeded", "messages"),
+    (TemplateRefusedError, 400, _INVALID, "template_refused", "messages"),
+    (UnknownResponseError, 400, _INVALID, "previous_response_not_found", "previous_response_id"),
+    (UnknownConversationError, 404, _INVALID, "conversation_not_found", "conversation"),
+    (TurnConflictError, 409, "conflict_error", "turn_conflict", "conversation"),
+    (EngineRefusedError, 400, _INVALID, "engine_refused", None),
+    (NoReplicaError, 503, _SERVER, "engine_unavailable", None),
+    (EngineUnavailableError, 503, _SERVER, "engine_unavailable", None),
+    (EngineBrokeError, 503, _SERVER, "engine_broke_off", None),
+    (StoreUnavailableError, 503, _SERVER, "store_unavailable", None),
+)
+EXPECTED_ERRORS: tuple[type[Exception], ...] = (ServiceError, *(row[0] for row in _TABLE))
+
+
+def error_body(error: Exception) -> ErrorBody:
+    """What a client is told of `error`. One that is in no row is our own fault, and its text stays with us."""
+    if isinstance(error, ServiceError):
+        kind = "authentication_error" if error.status == 401 else _INVALID
+        return ErrorBody(error.status, str(error), kind, error.code, error.param)
+    for kind_of_error, status, kind, code, param in _TABLE:
+        if isinstance(error, kind_of_error):
+            retry_after = _RETRY_AFTER_S if status == 503 else None
+            return ErrorBody(status, str(error), kind, code, param, retry_after)
+    return ErrorBody(500, "The server failed on this request; its log says why.", _SERVER, "internal_error")

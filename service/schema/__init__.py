@@ -1,0 +1,1 @@
+"""The wire: pydantic models of what clients send. Nothing below `service` sees them."""

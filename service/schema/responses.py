@@ -1,0 +1,119 @@
+"""What `POST /v1/responses` and `POST /v1/conversations` take."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, field_validator, model_validator
+
+from programs.message import Message
+from service.schema.sampling import SamplingFields, WireModel, schema_text
+
+
+class InputText(WireModel):
+    type: Literal["input_text", "output_text", "text"]
+    text: str
+
+
+class InputMessage(WireModel):
+    type: Literal["message"] = "message"
+    role: Literal["system", "developer", "user", "assistant"]
+    content: str | list[InputText]
+
+    def as_message(self) -> Message:
+        text = self.content if isinstance(self.content, str) else "".join(part.text for part in self.content)
+        return Message(self.role, text)
+
+
+class InputReasoning(WireModel):
+    """What a model thought, sent back. The ledger knows it better, so it is not read."""
+
+    type: Literal["reasoning"]
+
+
+class TextFormat(WireModel):
+    type: Literal["text", "json_object", "json_schema"] = "text"
+    name: str = "answer"
+    schema_: dict[str, Any] | None = Field(alias="schema", default=None)
+
+    @model_validator(mode="after")
+    def _schema_given(self) -> TextFormat:
+        if self.type == "json_schema" and self.schema_ is None:
+            raise ValueError("schema is required when type is 'json_schema'")
+        return self
+
+    def as_schema(self) -> str | None:
+        """The JSON Schema that the answer must obey, as JSON; None for free text."""
+        return schema_text(self.type, self.schema_)
+
+
+class TextOptions(WireModel):
+    format: TextFormat = Field(default_factory=TextFormat)
+
+
+class ConversationName(WireModel):
+    id: str
+
+
+class ResponsesRequest(SamplingFields):
+    model: str
+    input: str | Annotated[list[InputMessage | InputReasoning], Field(min_length=1)]
+    instructions: str | None = None
+    previous_response_id: str | None = None
+    conversation: str | ConversationName | None = None
+    store: bool | None = None
+    stream: bool = False
+    max_output_tokens: int | None = Field(default=None, gt=0)
+    metadata: dict[str, str] | None = None
+    text: TextOptions = Field(default_factory=TextOptions)
+    truncation: Literal["disabled"] | None = None
+    tools: list[Any] | None = None
+    background: bool | None = None
+    user: str | None = None
+    return_token_ids: bool = False
+    """Ask for the prompt's and the answer's ids, in `antiphon`."""
+
+    @field_validator("tools")
+    @classmethod
+    def _no_tools(cls, value: list[Any] | None) -> list[Any] | None:
+        if value:
+            raise ValueError("tools are not supported yet")
+        return value
+
+    @field_validator("background")
+    @classmethod
+    def _no_background(cls, value: bool | None) -> bool | None:
+        if value:
+            raise ValueError("background responses are not supported")
+        return value
+
+    @model_validator(mode="after")
+    def _one_history(self) -> ResponsesRequest:
+        if self.previous_response_id is not None and self.conversation is not None:
+            raise ValueError("previous_response_id and conversation exclude each other")
+        return self
+
+    @property
+    def stores(self) -> bool:
+        return self.store is not False
+
+    @property
+    def conversation_id(self) -> str | None:
+        return self.conversation.id if isinstance(self.conversation, ConversationName) else self.conversation
+
+    def as_messages(self) -> tuple[Message, ...]:
+        if isinstance(self.input, str):
+            return (Message("user", self.input),)
+        return tuple(item.as_message() for item in self.input if isinstance(item, InputMessage))
+
+
+class ConversationRequest(WireModel):
+    metadata: dict[str, str] | None = None
+    items: list[Any] | None = None
+
+    @field_validator("items")
+    @classmethod
+    def _no_items(cls, value: list[Any] | None) -> list[Any] | None:
+        if value:
+            raise ValueError("a conversation cannot be made with items yet; send them as input of its first response")
+        return value

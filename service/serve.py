@@ -1,0 +1,43 @@
+"""`antiphon serve`: one front process."""
+
+from __future__ import annotations
+
+import logging
+import socket
+
+import uvicorn
+
+from service.app import create_app
+from service.settings import Settings
+
+_BACKLOG = 2048
+
+
+def serve(settings: Settings) -> None:
+    """Serve until a signal; then turns in flight may end. Raises OSError when the port cannot be had."""
+    logging.basicConfig(level=logging.INFO, format="%(levelname)s %(name)s: %(message)s")
+    listener = _listen(settings.host, settings.port)
+    config = uvicorn.Config(
+        create_app(settings),
+        loop="uvloop",
+        http="httptools",
+        ws="none",
+        lifespan="on",
+        log_level="warning",
+        access_log=False,
+        timeout_graceful_shutdown=settings.drain_s,
+    )
+    uvicorn.Server(config).run(sockets=[listener])
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    listener = socket.socket(family, socket.SOCK_STREAM)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listener.bind((host, port))
+    except OSError:
+        listener.close()
+        raise
+    listener.listen(_BACKLOG)
+    return listener

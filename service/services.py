@@ -1,0 +1,27 @@
+"""Everything an endpoint needs, built once and typed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from starlette.requests import Request
+
+from programs.session import Sessions
+from programs.store import SessionStore
+from router.router import Router
+from service.settings import Settings
+
+
+@dataclass(frozen=True, slots=True)
+class Services:
+    settings: Settings
+    store: SessionStore
+    router: Router
+    sessions: Sessions
+
+
+def services_of(request: Request) -> Services:
+    services = request.app.state.services
+    if not isinstance(services, Services):
+        raise TypeError("the app has not started")
+    return services

@@ -1,0 +1,38 @@
+"""What a front is started with. The only reader of the environment (variables `ANTIPHON_…`)."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from pydantic import Field, SecretStr, model_validator
+from pydantic_settings import BaseSettings, SettingsConfigDict
+
+_LOOPBACK = ("127.0.0.1", "localhost", "::1")
+
+
+class Settings(BaseSettings):
+    """Settings of one front. Arguments win over the environment."""
+
+    model_config = SettingsConfigDict(env_prefix="ANTIPHON_", extra="ignore")
+
+    host: str = "127.0.0.1"
+    port: int = 8080
+    api_key: SecretStr | None = None
+    model_dir: Path
+    """Directory with the model's config, tokenizer and chat template; weights are not read."""
+    model_name: str | None = None
+    engines: tuple[str, ...]
+    """Base URLs of SGLang servers."""
+    store_url: str
+    """`redis://`, `rediss://` or `unix://` URL of Redis or Valkey."""
+    session_ttl_s: int = Field(default=30 * 24 * 3600, gt=0)
+    """Sessions unused for so long are forgotten."""
+    max_body_bytes: int = Field(default=32 * 1024 * 1024, gt=0)
+    drain_s: int = Field(default=30, ge=0)
+    """How long turns in flight may take to end after a signal to stop."""
+
+    @model_validator(mode="after")
+    def _needs_a_key_in_public(self) -> Settings:
+        if self.host not in _LOOPBACK and self.api_key is None:
+            raise ValueError(f"listening on {self.host} needs an API key: set ANTIPHON_API_KEY, or listen on 127.0.0.1")
+        return self

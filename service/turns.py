@@ -1,0 +1,83 @@
+"""What the chat and the responses API have in common: running a turn, and reporting on it."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass
+from typing import Any
+
+from programs.errors import ProgramsError
+from programs.session import FinishedTurn, Sessions, TurnEvent, TurnRequest, TurnText
+from router.errors import RouterError
+from router.request import TokenLogprob
+from service.errors import ErrorBody, ServiceError, error_body
+
+DEFAULT_TENANT = "default"
+
+
+@dataclass(frozen=True, slots=True)
+class BegunTurn:
+    """A turn whose first event is there: from here on the status line says 200."""
+
+    first: TurnEvent
+    rest: AsyncGenerator[TurnEvent]
+
+    async def events(self) -> AsyncGenerator[TurnEvent | ErrorBody]:
+        """All events; an error that comes too late for the status line ends them as an ErrorBody."""
+        yield self.first
+        try:
+            async with aclosing(self.rest) as rest:
+                async for event in rest:
+                    yield event
+        except (ProgramsError, RouterError) as error:
+            yield error_body(error)
+
+
+async def begin(sessions: Sessions, request: TurnRequest) -> BegunTurn:
+    """Wait for the engine's first sign of life, so that whatever fails before it gets a status of its own."""
+    events = sessions.run(request)
+    return BegunTurn(await anext(events), events)
+
+
+async def finished_turn(
+    sessions: Sessions, request: TurnRequest, logprobs: list[TokenLogprob] | None = None
+) -> FinishedTurn:
+    """Run a turn to its end; its tokens' log-probabilities are added to `logprobs`."""
+    async with aclosing(sessions.run(request)) as events:
+        async for event in events:
+            if isinstance(event, FinishedTurn):
+                return event
+            if isinstance(event, TurnText) and logprobs is not None:
+                logprobs.extend(event.logprobs)
+    raise AssertionError("a turn ended without its last event")
+
+
+def check_model(name: str, sessions: Sessions) -> None:
+    """Raises ServiceError (404) when `name` is not the model that is served."""
+    if name != sessions.model.name:
+        raise ServiceError(
+            f"The model '{name}' does not exist; this server has '{sessions.model.name}'.",
+            status=404,
+            code="model_not_found",
+            param="model",
+        )
+
+
+def antiphon_fields(turn: FinishedTurn, *, with_ids: bool) -> dict[str, Any]:
+    """The top-level object `antiphon` of an answer."""
+    fields: dict[str, Any] = {
+        "session_id": turn.session_id,
+        "turn_id": turn.turn_id,
+        "replica": turn.replica,
+        "reusable_tokens": turn.reusable_tokens,
+        "miss_reason": turn.miss_reason,
+    }
+    if with_ids:
+        fields["prompt_token_ids"] = list_of(turn.prompt_ids)
+        fields["output_token_ids"] = list_of(turn.output_ids)
+    return fields
+
+
+def list_of(ids: Sequence[int]) -> list[int]:
+    return list(ids)
