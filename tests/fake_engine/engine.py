@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from tests.fake_engine.faults import Faults
-from tests.fake_engine.language import Language, Speller
+from tests.fake_engine.language import Language, Speller, unpack
 from tests.fake_engine.options import FakeEngineOptions
 from tests.fake_engine.request import RefusedError, Request
 from tests.fake_engine.scheduler import EngineState, Scheduler
@@ -21,7 +21,9 @@ class Engine:
     def __init__(self, options: FakeEngineOptions, die: Callable[[], None]) -> None:
         self.options = options
         self.speller = Speller(options.tokenizer) if options.tokenizer else None
-        vocabulary = options.vocabulary or (self.speller.plain_ids() if self.speller else range(3, options.vocab_size))
+        vocabulary = options.vocabulary or (self.speller.plain_ids() if self.speller else range(3, 32_000))
+        known = self.speller.tokenizer.get_vocab_size() if self.speller else None
+        self._vocab_size = options.vocab_size or known
         self.scheduler = Scheduler(options, Language(options, vocabulary))
         self.faults = Faults()
         self.held: dict[str, Request] = {}
@@ -47,6 +49,8 @@ class Engine:
             raise RefusedError(f"Duplicate request ID detected: {request.rid}")
         if self.options.enable_metrics and request.body.get("custom_labels"):
             self._die()  # an undeclared label raises in the real tokenizer manager, and the server exits
+        if self._vocab_size is not None and max(unpack(request.prompt)) >= self._vocab_size:
+            self._die()  # its embedding has no such row: the real scheduler exits
 
     @contextmanager
     def holding(self, request: Request) -> Iterator[None]:
@@ -56,9 +60,9 @@ class Engine:
         finally:
             del self.held[request.rid]
 
-    def client_gone(self, request: Request, delay_s: float) -> None:
+    def client_gone(self, request: Request) -> None:
         self.state.disconnected += 1
-        if delay_s:
+        if delay_s := self.options.abort_delay_s(request.stream):
             asyncio.get_running_loop().call_later(delay_s, self.scheduler.abort, request.rid)
         else:
             self.scheduler.abort(request.rid)

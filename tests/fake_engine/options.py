@@ -20,8 +20,9 @@ class FakeEngineOptions:
 
     # The model: the next token is a hash of every token before it, so equal prefixes continue alike on every replica.
     vocabulary: tuple[int, ...] = ()
-    """The ids it may write. Empty: every id that is text on its own (without a tokenizer: 3 to vocab_size)."""
-    vocab_size: int = 32_000
+    """The ids it may write. Empty: every id that is text on its own (without a tokenizer: 3 to 31,999)."""
+    vocab_size: int | None = None
+    """A prompt with an id from here on kills the engine, as it does the real one. None: the tokenizer's, or none."""
     eos_token_id: int = 2
     end_probability: float = 0.0
     """Chance of each token to be the end; by the same hash, so a resumed generation ends where the whole one does."""
@@ -52,7 +53,7 @@ class FakeEngineOptions:
     """Until then /health answers 503, and /generate waits."""
     health_timeout_s: float = 20.0
     disconnect_abort_s: float | None = None
-    """From a stream's client going away to its abort. None: what the version does."""
+    """From a client going away to its request's abort. None: what the version does."""
     record: int = 256
     """How many finished requests `EngineState.finished` remembers."""
 
@@ -63,11 +64,11 @@ class FakeEngineOptions:
         if self.max_total_tokens % self.page_size:
             raise ValueError(f"max_total_tokens {self.max_total_tokens} is not whole pages of {self.page_size}")
 
-    @property
-    def abort_delay_s(self) -> float:
+    def abort_delay_s(self, stream: bool) -> float:
+        """The server notices at once that a stream lost its reader, but only looks now and then after the others."""
         if self.disconnect_abort_s is not None:
             return self.disconnect_abort_s
-        return 2.0 if self.version == "0.5.17" else 0.0
+        return 0.0 if stream and self.version != "0.5.17" else 2.0
 
     @property
     def max_request_tokens(self) -> int:

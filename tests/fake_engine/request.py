@@ -15,6 +15,39 @@ from tests.fake_engine.radix import TOKEN_BYTES, Namespace, Node
 
 DEFAULT_NEW_TOKENS = 128
 
+_INT, _FLOAT, _TEXT, _BOOL, _LIST = (int,), (int, float), (str,), (bool,), (list,)
+SAMPLING_FIELDS: dict[str, tuple[type, ...]] = {
+    "max_new_tokens": _INT,
+    "stop": (str, list),
+    "stop_token_ids": _LIST,
+    "stop_regex": (str, list),
+    "temperature": _FLOAT,
+    "top_p": _FLOAT,
+    "top_k": _INT,
+    "min_p": _FLOAT,
+    "frequency_penalty": _FLOAT,
+    "presence_penalty": _FLOAT,
+    "repetition_penalty": _FLOAT,
+    "min_new_tokens": _INT,
+    "n": _INT,
+    "json_schema": _TEXT,
+    "regex": _TEXT,
+    "ebnf": _TEXT,
+    "structural_tag": _TEXT,
+    "ignore_eos": _BOOL,
+    "skip_special_tokens": _BOOL,
+    "spaces_between_special_tokens": _BOOL,
+    "no_stop_trim": _BOOL,
+    "stream_interval": _INT,
+    "logit_bias": (dict,),
+    "sampling_seed": _INT,
+    "custom_params": (),
+    "beam_width": _INT,
+    "watermark": (dict,),
+    "choice": _LIST,
+}
+"""All there are, with the types each takes; () takes any."""
+
 
 class RefusedError(ValueError):
     """SGLang's ValueError: 400 without streaming, an error event in a 200 with it."""
@@ -171,6 +204,7 @@ def _pack(ids: list[int]) -> bytes:
 
 def _sampling(body: dict[str, Any], prompt: int, options: FakeEngineOptions, speller: Speller | None) -> Sampling:
     given = _object(body, "sampling_params")
+    _check_fields(given)
     new, low = given.get("max_new_tokens", DEFAULT_NEW_TOKENS), given.get("min_new_tokens") or 0
     temperature = given.get("temperature")
     temperature = 1.0 if temperature is None else float(temperature)
@@ -199,6 +233,16 @@ def _sampling(body: dict[str, Any], prompt: int, options: FakeEngineOptions, spe
         no_stop_trim=bool(given.get("no_stop_trim")),
         stream_interval=int(given.get("stream_interval") or options.stream_interval),
     )
+
+
+def _check_fields(given: dict[str, Any]) -> None:
+    for name, value in given.items():
+        if name not in SAMPLING_FIELDS:
+            listed = ", ".join(f"`{field}`" for field in SAMPLING_FIELDS)
+            raise ContractError(f"unknown field `{name}`, expected one of {listed}")
+        kinds = SAMPLING_FIELDS[name]
+        if value is not None and kinds and (not isinstance(value, kinds) or isinstance(value, bool) != (bool in kinds)):
+            raise ContractError(f"invalid type: {type(value).__name__} for {name}")
 
 
 def _object(body: dict[str, Any], name: str) -> dict[str, Any]:

@@ -103,14 +103,14 @@ class Endpoints:
             transport = http.transport
             assert transport is not None
             request.emit = EventStream(request, transport, self._options, self._engine.faults.take_cut())
-            await self._compute(request, self._options.abort_delay_s)
+            await self._compute(request)
             if not transport.is_closing():
                 transport.write(frame(DONE))
         return response
 
     async def _once(self, request: Request) -> web.StreamResponse:
         with self._engine.holding(request):
-            await self._compute(request, self._options.abort_delay_s)
+            await self._compute(request)
         assert request.finish is not None
         if request.finish["type"] == "abort" and (status := request.finish.get("status_code")) is not None:
             message = request.finish["message"]
@@ -119,14 +119,14 @@ class Endpoints:
             return failure(message, str(status), status)
         return json(answer(request, self._options))
 
-    async def _compute(self, request: Request, abort_delay_s: float) -> None:
+    async def _compute(self, request: Request) -> None:
         """Returns when the request finished. aiohttp cancels us when the client goes away: then it is aborted."""
         try:
             await asyncio.sleep(self._engine.faults.take_delay())
             self._engine.scheduler.submit(request)
             await request.done
         except asyncio.CancelledError:
-            self._engine.client_gone(request, abort_delay_s)
+            self._engine.client_gone(request)
             raise
 
     async def abort_request(self, http: web.Request) -> web.Response:
