@@ -59,14 +59,25 @@ def clear(venv: Path) -> None:
             entry.unlink()
 
 
+def run(command: list[str | Path], environment: dict[str, str] | None = None) -> None:
+    """Runs a command and, told to end, ends all its processes: none may write into the next run's environment."""
+    with subprocess.Popen(command, env=environment, stdin=subprocess.DEVNULL, process_group=0) as process:
+        try:
+            status = process.wait()
+        except BaseException:  # above all KeyboardInterrupt
+            os.killpg(process.pid, signal.SIGKILL)
+            raise
+    if status:
+        raise subprocess.CalledProcessError(status, [str(part) for part in command])
+
+
 def pip(venv: Path, *arguments: str | Path) -> None:
     # The wheels are unpacked next to where they go: /tmp may be a small disk in memory.
     temporary = venv / ".tmp"
     temporary.mkdir(exist_ok=True)
-    subprocess.run(
-        [venv / "bin/python", "-m", "pip", "--disable-pip-version-check", *arguments],
-        check=True,
-        env={**os.environ, "TMPDIR": str(temporary), "PIP_REQUIRE_VIRTUALENV": "0"},
+    run(
+        [venv / "bin/python", "-m", "pip", "--disable-pip-version-check", "--no-input", *arguments],
+        {**os.environ, "TMPDIR": str(temporary)},
     )
     shutil.rmtree(temporary)
 
@@ -75,7 +86,7 @@ def install_lock(venv: Path, lock: Path, *, heavy: bool) -> None:
     clear(venv)
     if heavy and (free := shutil.disk_usage(venv).free) < HEAVY_FREE_BYTES:
         raise SystemExit(f"{venv} needs {HEAVY_FREE_BYTES / 1e9:.0f} GB of free disk, there are {free / 1e9:.1f} GB")
-    subprocess.run([sys.executable, "-m", "venv", venv], check=True)
+    run([sys.executable, "-m", "venv", venv])
     # Heavy wheels are not kept in pip's cache: they would double the room they take.
     pip(venv, "install", "--require-hashes", "--no-deps", *(["--no-cache-dir"] if heavy else []), "-r", lock)
 
@@ -102,7 +113,6 @@ def main() -> int:
     parser.add_argument("--project", type=Path, help="also install this checkout, editable")
     parser.add_argument("--heavy", action="store_true", help="many GB: check the disk, keep nothing in pip's cache")
     arguments = parser.parse_args()
-    # Ended in any way, it takes its child along: a pip left behind would write into the next run's environment.
     for ending in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
         signal.signal(ending, signal.default_int_handler)
     venv = arguments.venv.absolute()
@@ -111,7 +121,7 @@ def main() -> int:
         try:
             ensure(venv, arguments.lock, arguments.project, heavy=arguments.heavy)
         except subprocess.CalledProcessError as error:
-            print(f"{Path(str(error.cmd[0])).name} failed, {venv} is unfinished: see above", file=sys.stderr)
+            print(f"failed: {' '.join(error.cmd)}; {venv} is unfinished", file=sys.stderr)
             return 1
         except KeyboardInterrupt:
             print(f"interrupted, {venv} is unfinished: the next make repairs it", file=sys.stderr)
