@@ -51,3 +51,7 @@ def fail(error: Exception) -> None:
 
 def main() -> None:
     app()
+
+
+if __name__ == "__main__":
+    main()

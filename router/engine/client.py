@@ -243,10 +243,12 @@ def _refusal(name: str, status: int, body: bytes) -> EngineRefusedError | Engine
 
 
 def _message(body: bytes) -> str:
+    """SGLang says it in three shapes: `error` as text, `error.message`, or `message` alone."""
     try:
-        error = orjson.loads(body)["error"]
+        payload = orjson.loads(body)
+        error = payload.get("error", payload)
         return str(error["message"] if isinstance(error, dict) else error)
-    except (orjson.JSONDecodeError, KeyError, TypeError):
+    except (orjson.JSONDecodeError, KeyError, AttributeError):
         return body.decode("utf-8", "replace")[:500]
 
 
