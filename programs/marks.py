@@ -34,7 +34,7 @@ class Marked:
 
 def protect(text: str, control_pattern: re.Pattern[str] | None) -> str:
     """`text` with every control token that it spells broken by a mark, so that it stays text."""
-    if _NONCHARACTERS.search(text):
+    if not text.isascii():
         text = _NONCHARACTERS.sub("\ufffd", text)
     if control_pattern is None:
         return text
@@ -51,7 +51,7 @@ def mark(text: str, message: int, part: Part) -> str:
 
 def strip_marks(text: str) -> str:
     """`text` as the template meant it."""
-    return _ANY_MARK.sub("", text) if _NONCHARACTERS.search(text) else text
+    return text if text.isascii() else _ANY_MARK.sub("", text)
 
 
 def find_marked(text: str, start: int = 0) -> Iterator[Marked]:

@@ -40,13 +40,10 @@ class Spelling:
 
 @dataclass(frozen=True, slots=True)
 class Rendered:
-    """The text a prompt was built from, as far as it is known by heart: its length and digest."""
+    """The text a prompt was built from, as far as it is known by heart: its length in characters and its digest."""
 
     chars: int
     digest: bytes
-
-    def begins(self, text: str) -> bool:
-        return len(text) >= self.chars and _digest(text[: self.chars]) == self.digest
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,11 +86,12 @@ class _Writer:
 
 
 class PromptBuilder:
-    """Builds prompts for one model. Holds no state between calls but the tokenizer's cache of encoded text."""
+    """Builds prompts for one model. Holds no state between calls but caches of encoded text and generation prompts."""
 
     def __init__(self, template: ChatTemplate, tokenizer: Tokenizer) -> None:
         self.template = template
         self.tokenizer = tokenizer
+        self._generation_prompts: dict[str, str] = {}
 
     def build(
         self,
@@ -111,16 +109,15 @@ class PromptBuilder:
         """
         text = self._render(messages, spellings, now, arguments)
         writer = _Writer()
-        position = 0
-        if known is not None and known.rendered.begins(text):
+        position, rendered = _recognise(text, known.rendered if known else None)
+        if known is not None and position:
             writer.extend(known.ids)
-            position = known.rendered.chars
         for region in self._regions(text, position, messages, spellings, now, arguments):
             self._encode(text[position : region.start], writer)
             writer.extend(region.ids)
             position = region.end
         self._encode(text[position:], writer)
-        return Prompt(writer.ids, Rendered(len(text), _digest(text)))
+        return Prompt(writer.ids, rendered)
 
     def _render(
         self,
@@ -158,7 +155,7 @@ class PromptBuilder:
         arguments: Mapping[str, Any] | None,
     ) -> Iterator[_Region]:
         found = first_of_each(find_marked(text, start))
-        if not found and start:
+        if not found:
             return
         generation_prompt = self._generation_prompt(now, arguments)
         end = start
@@ -223,10 +220,13 @@ class PromptBuilder:
 
     def _generation_prompt(self, now: datetime, arguments: Mapping[str, Any] | None) -> str:
         """What the template writes to ask for an answer: `<|im_start|>assistant` and a newline, for one."""
-        shown = [self._shown(message, index, False) for index, message in enumerate(_GENERATION_PROBE)]
-        without = self.template.render(shown, add_generation_prompt=False, now=now, arguments=arguments)
-        with_prompt = self.template.render(shown, add_generation_prompt=True, now=now, arguments=arguments)
-        return with_prompt[len(without) :] if with_prompt.startswith(without) else ""
+        key = repr(arguments)
+        if key not in self._generation_prompts:
+            shown = [self._shown(message, index, False) for index, message in enumerate(_GENERATION_PROBE)]
+            without = self.template.render(shown, add_generation_prompt=False, now=now, arguments=arguments)
+            asking = self.template.render(shown, add_generation_prompt=True, now=now, arguments=arguments)
+            self._generation_prompts[key] = asking[len(without) :] if asking.startswith(without) else ""
+        return self._generation_prompts[key]
 
     def _encode(self, marked_text: str, writer: _Writer) -> None:
         """Encode rendered text: control tokens to their ids, all else as text."""
@@ -257,5 +257,14 @@ def _unchanged(text: str, marked: Marked, message: Message) -> bool:
     return unify(strip_marks(text[slice(*marked.inner)])) == unify(getattr(message, marked.part))
 
 
-def _digest(text: str) -> bytes:
-    return blake2b(text.encode("utf-8", "surrogatepass"), digest_size=DIGEST_BYTES).digest()
+def _recognise(text: str, known: Rendered | None) -> tuple[int, Rendered]:
+    """How many of the first characters are those of `known` (all or none), and what `text` is to be known by."""
+    chars = known.chars if known is not None and known.chars <= len(text) else 0
+    hashed = blake2b(_utf8(text[:chars]), digest_size=DIGEST_BYTES)
+    recognised = known is not None and chars > 0 and hashed.digest() == known.digest
+    hashed.update(_utf8(text[chars:]))
+    return chars if recognised else 0, Rendered(len(text), hashed.digest())
+
+
+def _utf8(text: str) -> bytes:
+    return text.encode("utf-8", "surrogatepass")

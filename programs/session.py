@@ -331,7 +331,6 @@ class Sessions:
         found = plan.found
         reply = Message("assistant", answer.content, answer.reasoning)
         messages = (*found.fresh, reply)
-        *_, digest = chain(self._seed(plan.request), found.history.messages + messages)
         spelling = answer.spelling(finish.matched)
         return Turn(
             uid=new_name(),
@@ -343,10 +342,19 @@ class Sessions:
             tail=spelling.tail,
             content=spelling.content,
             rendered=plan.prompt.rendered,
-            chain=digest,
+            chain=self._digest(plan, messages),
             replica=last.replica,
             created=time.time(),
         )
+
+    def _digest(self, plan: _Plan, messages: Sequence[Message]) -> bytes:
+        """The digest of the history with these messages added; from the last turn's own, where the chain goes on."""
+        history, last = plan.found.history, plan.found.history.last
+        if last is not None and last.head == plan.found.head:
+            *_, digest = chain(last.chain, messages)
+        else:
+            *_, digest = chain(self._seed(plan.request), (*history.messages, *messages))
+        return digest
 
 
 def _answers(messages: Sequence[Message]) -> list[int]:

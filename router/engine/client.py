@@ -82,7 +82,7 @@ class EngineClient:
         try:
             async with aclosing(self._stream(request)) as deltas:
                 async for delta in deltas:
-                    finished = delta.finish is not None
+                    finished = finished or delta.finish is not None
                     yield delta
         finally:
             if not finished:
@@ -101,15 +101,15 @@ class EngineClient:
                 if response.status != 200:
                     raise _refusal(self.name, response.status, await response.read())
                 async for event in _events(response.content):
-                    delta = reader.read(event)
-                    yield delta
-                    if delta.finish is not None:
-                        return
+                    yield reader.read(event)
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
+            if reader.finished:
+                return
             if reader.seen:
                 raise EngineBrokeError(f"{self.name} broke off in mid-stream: {_said(error)}") from error
             raise EngineUnavailableError(f"cannot reach {self.name} at {self.url}: {_said(error)}") from error
-        raise EngineBrokeError(f"{self.name} ended its stream before the generation ended")
+        if not reader.finished:
+            raise EngineBrokeError(f"{self.name} ended its stream before the generation ended")
 
     def _abort_soon(self, rid: str) -> None:
         """Abort without waiting: whoever left is not there to wait. Closing the connection would do it, but later."""
@@ -134,6 +134,7 @@ class _ChunkReader:
         self._ids = 0
         self._logprobs = 0
         self.seen = False
+        self.finished = False
 
     def read(self, event: bytes) -> Delta:
         chunk = orjson.loads(event)
@@ -155,6 +156,7 @@ class _ChunkReader:
         )
         self._ids = total
         self.seen = self.seen or bool(fresh)
+        self.finished = finish is not None
         return delta
 
     def _fresh_logprobs(self, meta: Mapping[str, Any], count: int) -> Iterator[TokenLogprob]:
@@ -221,7 +223,7 @@ def _finish(reason: Any) -> Finish | None:
 
 
 async def _events(content: aiohttp.StreamReader) -> AsyncGenerator[bytes]:
-    """The payloads of a server-sent event stream, up to `[DONE]`."""
+    """The payloads of a server-sent event stream, read to its end so that the connection can be used again."""
     pending = b""
     async for block in content.iter_any():
         *events, pending = (pending + block).split(b"\n\n")
@@ -230,9 +232,8 @@ async def _events(content: aiohttp.StreamReader) -> AsyncGenerator[bytes]:
             if not payload.startswith(_EVENT_PREFIX):
                 continue
             payload = payload[len(_EVENT_PREFIX) :].strip()
-            if payload == _DONE:
-                return
-            yield payload
+            if payload != _DONE:
+                yield payload
 
 
 def _refusal(name: str, status: int, body: bytes) -> EngineRefusedError | EngineUnavailableError:
