@@ -622,3 +622,15 @@ async def test_an_id_outside_the_vocabulary_kills_the_server(client: Client) -> 
         with pytest.raises(aiohttp.ClientError):
             await client.whole(engine, [100])
         await until(lambda: not engine.alive)
+
+
+@pytest.mark.parametrize(("end", "overlap", "cached"), [("stop", True, 48), ("stop", False, 32), ("length", True, 32)])
+async def test_only_the_overlap_scheduler_caches_a_stop_token(
+    client: Client, end: str, overlap: bool, cached: int
+) -> None:
+    options = FakeEngineOptions(overlap_schedule=overlap, output_tokens=16 if end == "stop" else None)
+    async with running_fake_engine(options) as engine:
+        answer = await client.whole(engine, range(32), new=16 if end == "length" else 100)
+        assert answer["meta_info"]["finish_reason"]["type"] == end
+        again = await client.whole(engine, [*range(32), *answer["output_ids"], 5], new=1)
+        assert again["meta_info"]["cached_tokens"] == cached

@@ -116,6 +116,17 @@ def loads(engine: Engine, include: Set[str]) -> dict[str, Any]:
             "graph_gb": 0.0,
             "token_capacity": options.max_total_tokens,
         }
+    if include & {"all", "disagg"}:
+        load["disaggregation"] = {
+            "mode": "null",
+            "prefill_bootstrap_queue_reqs": 0,
+            "prefill_inflight_queue_reqs": 0,
+            "decode_prealloc_queue_reqs": 0,
+            "decode_transfer_queue_reqs": 0,
+            "decode_retracted_queue_reqs": 0,
+            "kv_transfer_speed_gb_s": 0.0,
+            "kv_transfer_latency_ms": 0.0,
+        }
     if include & {"all", "queues"}:
         load["queues"] = {"waiting": state.waiting, "grammar": 0, "paused": 0, "retracted": 0, "prealloc_ready": 0}
     now = datetime.now(UTC).isoformat()
@@ -129,11 +140,12 @@ def get_load(engine: Engine) -> list[dict[str, Any]]:
     tokens = engine.scheduler.pool.used_tokens + queued
     return [
         {
-            "rid": None,
             "dp_rank": 0,
             "num_reqs": state.running + state.waiting,
             "num_waiting_reqs": state.waiting,
             "num_tokens": tokens,
+            "num_pending_tokens": queued,
+            "ts_tic": time.perf_counter(),
         }
     ]
 

@@ -39,8 +39,8 @@ class FakeEngineOptions:
     max_total_tokens: int = 65_536
     max_running_requests: int = 256
     chunked_prefill_size: int = 8_192
-    overlap_schedule: bool = False
-    """True: a finished request leaves P+N tokens in the cache, not P+N-1."""
+    overlap_schedule: bool = True
+    """SGLang's default. An answer that a stop ended then leaves P+N tokens in the cache; others always P+N-1."""
     prefill_tokens_per_s: float = 0.0
     decode_tokens_per_s: float = 0.0
     """Of each stream, however many run."""
@@ -53,7 +53,7 @@ class FakeEngineOptions:
     """Until then /health answers 503, and /generate waits."""
     health_timeout_s: float = 20.0
     disconnect_abort_s: float | None = None
-    """From a client going away to its request's abort. None: what the version does."""
+    """From a client going away to its request's abort. None: what SGLang does."""
     record: int = 256
     """How many finished requests `EngineState.finished` remembers."""
 
@@ -68,7 +68,7 @@ class FakeEngineOptions:
         """The server notices at once that a stream lost its reader, but only looks now and then after the others."""
         if self.disconnect_abort_s is not None:
             return self.disconnect_abort_s
-        return 0.0 if stream and self.version != "0.5.17" else 2.0
+        return 0.0 if stream else 2.0
 
     @property
     def max_request_tokens(self) -> int:

@@ -283,7 +283,9 @@ class Scheduler:
         if request.node is not None:
             if request.output:  # without output the whole prompt is in the tree already
                 known = request.total_tokens - 1
-                if self._options.overlap_schedule and self.pool.grow(request, known + 1):
+                # The overlap scheduler had begun one more token before it saw the stop; a length it sees coming.
+                ahead = self._options.overlap_schedule and finish["type"] != "length"
+                if ahead and self.pool.grow(request, known + 1):
                     known += 1
                 self.pool.share(request, (request.prompt + pack(request.output))[: known * TOKEN_BYTES])
             self.pool.release(request)

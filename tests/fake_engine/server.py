@@ -84,9 +84,7 @@ class Endpoints:
     async def _refuse(self, http: web.Request, message: str, stream: bool) -> web.StreamResponse:
         if not stream:
             return json({"error": {"message": message}}, 400)
-        error: dict[str, Any] = {"message": message}
-        if self._options.version != "0.5.17":
-            error |= {"type": "invalid_request_error", "code": 400, "retryable": False}
+        error = {"message": message, "type": "invalid_request_error", "code": 400, "retryable": False}
         response = await self._open_stream(http)
         await response.write(event({"error": error}) + DONE)
         return response

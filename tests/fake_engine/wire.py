@@ -14,6 +14,7 @@ from tests.fake_engine.request import Request
 HIGH_WATER: Final = 256 * 1024
 """Above this many unsent bytes a stream skips events and sends the sum later, as SGLang does to a slow reader."""
 
+VERSION: Final = "default"
 DONE: Final = b"data: [DONE]\n\n"
 
 
@@ -33,41 +34,54 @@ def answer(request: Request, options: FakeEngineOptions) -> dict[str, Any]:
 
 
 def meta_info(request: Request, options: FakeEngineOptions, since: int) -> dict[str, Any]:
-    """`since`: the first output token whose logprobs are reported; others never depend on it."""
-    now = time.monotonic()
-    wall = time.time() - now
+    """`since`: the first output token whose logprobs are reported. Nothing else depends on it."""
+    now = time.time()
+    received = now - (time.monotonic() - request.received_s)
     meta: dict[str, Any] = {"id": request.rid, "finish_reason": request.finish}
     if request.finish is not None and not request.admitted and "status_code" not in request.finish:
-        # aborted while it waited: nothing is known but its age
-        meta |= {"weight_version": "default", "e2e_latency": now - request.received_s, "completion_tokens": 0}
-        return meta
+        # Aborted while it waited: nothing is known but its age.
+        return meta | {"weight_version": VERSION, "e2e_latency": now - received, "completion_tokens": 0}
     meta |= {
         "prompt_tokens": request.prompt_tokens,
-        "weight_version": "default",
+        "weight_version": VERSION,
         "num_retractions": request.retractions,
     }
     if options.enable_metrics:
-        meta["queue_time"] = 0.0
+        if options.version != "0.5.17":
+            meta |= {"storage_prefetch_wait": 0.0, "storage_staging_wait": 0.0}
+        meta |= {"forward_entry_time": received, "prefill_finished_time": now, "queue_time": 0.0}
     if request.top_logprobs is not None:
-        meta |= _logprobs(request, since)
-    meta |= {"reasoning_tokens": 0, "completion_tokens": len(request.output), "cached_tokens": request.cached_tokens}
+        meta |= _logprobs(request, request.top_logprobs, since)
+    count = len(request.output)
+    meta |= {"reasoning_tokens": 0, "completion_tokens": count, "cached_tokens": request.cached_tokens}
+    if request.finish is not None and options.version != "0.5.17":
+        meta["weight_versions"] = [{"version": VERSION, "start": 0, "end": count}] if count else []
     cached = {"device": request.cached_tokens, "host": 0} if request.cached_tokens else None
     meta |= {"cached_tokens_details": cached, "dp_rank": None}
-    if request.finish is not None:
-        meta |= {"e2e_latency": now - request.received_s, "response_sent_to_client_ts": wall + now}
-    return meta
+    return meta if request.finish is None else meta | _times(received, now, count, options)
 
 
-def _logprobs(request: Request, since: int) -> dict[str, Any]:
+def _times(received: float, now: float, count: int, options: FakeEngineOptions) -> dict[str, Any]:
+    if not options.enable_metrics:
+        return {"e2e_latency": now - received, "response_sent_to_client_ts": now}
+    times = {"e2e_latency": now - received, "request_received_ts": received}
+    if options.version != "0.5.17":
+        times["first_token_latency"] = now - received
+    times |= {"api_server_dispatch_finish_ts": received, "response_sent_to_client_ts": now, "request_finished_ts": now}
+    return times | ({"decode_throughput": count / max(now - received, 1e-6)} if count > 1 else {})
+
+
+def _logprobs(request: Request, top: int, since: int) -> dict[str, Any]:
     """Made up but consistent: certain of what it wrote."""
     fresh = request.output[since:]
     found: dict[str, Any] = {
         "input_token_logprobs": [],
         "output_token_logprobs": [[-0.125, token, None] for token in fresh],
+        "output_token_logprobs_length": len(request.output),
     }
-    if request.top_logprobs:
-        ranks = range(request.top_logprobs)
-        found["output_top_logprobs"] = [[[-0.125 - rank, token + rank, None] for rank in ranks] for token in fresh]
+    if top:
+        found["input_top_logprobs"] = []
+        found["output_top_logprobs"] = [[[-0.125 - rank, token + rank, None] for rank in range(top)] for token in fresh]
     return found
 
 
@@ -87,7 +101,7 @@ class EventStream:
         self._sent_parts = 0
         self._text = b""
         self._ids = b""
-        self._head = self._tail = b""
+        self._head = self._meta = b""
         self._retractions = -1
 
     def __call__(self) -> None:
@@ -116,14 +130,15 @@ class EventStream:
         ids = b"%d" % fresh[0] if len(fresh) == 1 else b",".join(b"%d" % token for token in fresh)
         text = b"".join(request.fresh)
         request.fresh.clear()
+        tail = b"}}\n\n" if self._sent else b',"response_sent_to_client_ts":%.6f}}\n\n' % time.time()
         if not self._incremental:
             text = self._text = self._text + text
             ids = self._ids = self._ids + b"," + ids if self._sent else ids
         self._sent = count
         if (spelling := request.spelling) is None:
-            return b'data: {"output_ids":[%b]%b%d%b' % (ids, self._head, count, self._tail)
+            return b'data: {"output_ids":[%b]%b%d%b%b' % (ids, self._head, count, self._meta, tail)
         self._sent_parts = len(spelling.parts)
-        return b'data: {"text":"%b","output_ids":[%b]%b%d%b' % (text, ids, self._head, count, self._tail)
+        return b'data: {"text":"%b","output_ids":[%b]%b%d%b%b' % (text, ids, self._head, count, self._meta, tail)
 
     def _prepare(self) -> None:
         """Everything of meta_info but the count of tokens stays as it is until a retraction or the end."""
@@ -131,7 +146,7 @@ class EventStream:
         packed = orjson.dumps(meta_info(self._request, self._options, 0))
         before, _, after = packed.partition(b'"completion_tokens":')
         self._head = b',"meta_info":' + before + b'"completion_tokens":'
-        self._tail = after[after.index(b",") :] + b"}\n\n"
+        self._meta = after[after.index(b",") : -1]
 
     def _logprob_event(self, count: int) -> bytes:
         request = self._request
@@ -140,6 +155,8 @@ class EventStream:
             "output_ids": request.output[since:count],
             "meta_info": meta_info(request, self._options, since),
         }
+        if not self._sent:
+            value["meta_info"]["response_sent_to_client_ts"] = time.time()
         if (spelling := request.spelling) is not None:
             value["text"] = "".join(spelling.parts[self._sent_parts :]) if self._incremental else spelling.text
             self._sent_parts = len(spelling.parts)
