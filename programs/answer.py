@@ -13,6 +13,8 @@ from programs.tokenizer import Tokenizer
 _LEADING_TOKENS = 4
 """How many tokens of whitespace may stand between the end of the reasoning and the content."""
 
+_JSON_OPENINGS = ("{", "[")
+
 
 @dataclass(frozen=True, slots=True)
 class ThinkTokens:
@@ -37,7 +39,7 @@ class AnswerSpelling:
 
     kept: int
     tail: bytes
-    content: tuple[int, int] | None
+    answer: tuple[int, int] | None
 
 
 class Answer:
@@ -45,7 +47,8 @@ class Answer:
 
     Text that may turn out to begin a stop string is held back, and the stop string itself never comes out. Reasoning
     is what stands between the model's think tokens when the output begins with it; whitespace around it and before the
-    content is the template's, not the text's.
+    content is the template's, not the text's. With `calls`, what may be tool calls is held back too: everything from
+    the first control token on, or all of an answer that begins like JSON. The engine's own parser reads it at the end.
     """
 
     def __init__(
@@ -55,10 +58,14 @@ class Answer:
         *,
         think: ThinkTokens | None = None,
         stop: Sequence[str] = (),
+        calls: bool = False,
     ) -> None:
         self._tokenizer = tokenizer
         self._think = think
         self._stop = tuple(stop)
+        self._may_call = calls
+        self._call_start: int | None = None
+        self._called = False
         self._prompt_tail = array("I", prompt_ids[-8:])
         self.ids = array("I")
         self._thinking = think is not None and think.opened_by_prompt
@@ -72,14 +79,35 @@ class Answer:
         """The text that these ids make certain."""
         reasoning = content = ""
         for piece, ends_thinking in self._pieces(ids):
-            text = self._detokenizer.push(piece)
             if self._thinking:
+                text = self._detokenizer.push(piece)
                 reasoning += self._reason(text + (self._detokenizer.finish() if ends_thinking else ""))
             else:
-                content += self._say(text)
+                content += self._say(self._detokenizer.push(self._before_calls(piece)))
             if ends_thinking:
                 self._begin_content()
         return AnswerDelta(reasoning, content)
+
+    def _before_calls(self, ids: Sequence[int]) -> Sequence[int]:
+        """The first of these, the newest ids, that are certainly no part of a tool call."""
+        if not self._may_call:
+            return ids
+        if self._call_start is None:
+            self._call_start = self._find_call(ids)
+        if self._call_start is None:
+            return ids
+        return ids[: max(0, self._call_start - (len(self.ids) - len(ids)))]
+
+    def _find_call(self, ids: Sequence[int]) -> int | None:
+        first = len(self.ids) - len(ids)
+        for offset, token_id in enumerate(ids):
+            if token_id in self._tokenizer.control_ids:
+                return first + offset
+        if not self.content and first <= self._content_start + _LEADING_TOKENS:
+            opening = self._text(self._content_start, len(self.ids)).lstrip()
+            if opening.startswith(_JSON_OPENINGS):
+                return self._content_start
+        return None
 
     def _pieces(self, ids: Sequence[int]) -> list[tuple[Sequence[int], bool]]:
         """`ids` cut after the think tokens, which themselves are no text."""
@@ -138,6 +166,28 @@ class Answer:
         self.content += text
         return AnswerDelta(content=text)
 
+    def call_text(self, matched: int | str | None) -> str:
+        """What was held back because it may be tool calls, control tokens written out; the stop token left off."""
+        if self._call_start is None:
+            return ""
+        kept = self.spelling(matched).kept
+        return self._tokenizer.decode(self.ids[self._call_start : kept], skip_special_tokens=False)
+
+    def accept_calls(self, normal_text: str) -> AnswerDelta:
+        """What was held back are tool calls, and `normal_text` beside them."""
+        self._called = True
+        self.content += normal_text
+        return AnswerDelta(content=normal_text)
+
+    def release_calls(self) -> AnswerDelta:
+        """What was held back proved to be no tool call: give it out as content."""
+        if self._call_start is None:
+            return AnswerDelta()
+        text = self._text(self._call_start, len(self.ids))
+        text = text if self.content or not self._content_start else text.lstrip()
+        self.content += text
+        return AnswerDelta(content=text)
+
     def _finish_reasoning(self, text: str) -> str:
         before = self.reasoning
         self.reasoning = (before + text).rstrip() if before else text.strip()
@@ -153,10 +203,10 @@ class Answer:
         if isinstance(matched, str):
             kept, rest = self._cut()
             tail = self._tokenizer.encode(rest, after_control=True) if rest else ()
-            return AnswerSpelling(kept, pack(tail), self._content_range(kept, rest))
+            return AnswerSpelling(kept, pack(tail), self._answer_range(kept, rest))
         ended_by_token = bool(self.ids) and matched is not None and self.ids[-1] == matched
         kept = len(self.ids) - ended_by_token
-        return AnswerSpelling(kept, b"", self._content_range(kept, ""))
+        return AnswerSpelling(kept, b"", self._answer_range(kept, ""))
 
     def _cut(self) -> tuple[int, str]:
         """How many ids have their text within the content, and what is left of the content after them."""
@@ -169,11 +219,12 @@ class Answer:
                 high = middle - 1
         return low, self.content[len(self._content_text(low)) :]
 
-    def _content_range(self, kept: int, rest: str) -> tuple[int, int] | None:
+    def _answer_range(self, kept: int, rest: str) -> tuple[int, int] | None:
         if self._thinking:
             return None
-        for start in range(self._content_start, min(self._content_start + _LEADING_TOKENS, kept) + 1):
-            if self._text(start, kept) + rest == self.content:
+        stop = self._call_start if self._called and self._call_start is not None else kept
+        for start in range(self._content_start, min(self._content_start + _LEADING_TOKENS, stop) + 1):
+            if self._text(start, stop) + rest == self.content:
                 return start, kept
         return None
 

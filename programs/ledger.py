@@ -54,8 +54,8 @@ class Turn:
 
     `head` are the messages in front of the history that are not carried over (the instructions of the Responses API).
     `kept` counts the output ids that the answer's text is made of (not the stop token), `tail` are ids for the text of
-    a token that a stop string cut, and `content` is where the content stands among the kept ids, None when its edges
-    fall inside a token.
+    a token that a stop string cut, and `answer` is where content and calls stand among the kept ids, None when they
+    begin inside a token.
     """
 
     uid: str
@@ -66,7 +66,7 @@ class Turn:
     output_ids: bytes
     kept: int
     tail: bytes
-    content: tuple[int, int] | None
+    answer: tuple[int, int] | None
     rendered: Rendered
     chain: bytes
     """Digest of the canonical history up to and with this turn."""
@@ -76,8 +76,8 @@ class Turn:
     @property
     def spelling(self) -> Spelling:
         output, tail = unpack(self.output_ids), unpack(self.tail)
-        content = None if self.content is None else output[slice(*self.content)] + tail
-        return Spelling(output[: self.kept] + tail, content)
+        answer = None if self.answer is None else output[slice(*self.answer)] + tail
+        return Spelling(output[: self.kept] + tail, answer)
 
 
 @dataclass(frozen=True)

@@ -11,15 +11,21 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Literal
 
-Part = Literal["reasoning", "content"]
+Kind = Literal["reasoning", "content", "call"]
+Part = tuple[Kind, int]
+"""A kind of part, and its number among those of its kind: a message may hold several calls."""
+
+REASONING: Part = ("reasoning", 0)
+CONTENT: Part = ("content", 0)
 
 _OPEN, _CLOSE, _BREAK = "\ufdd0", "\ufdd1", "\ufdd2"
-_PARTS: dict[Part, str] = {"reasoning": "\ufdd3", "content": "\ufdd4"}
-_PART_OF = {char: part for part, char in _PARTS.items()}
+_KINDS: dict[Kind, str] = {"reasoning": "\ufdd3", "content": "\ufdd4", "call": "\ufdd5"}
+_KIND_OF = {char: kind for kind, char in _KINDS.items()}
 _DIGIT_ZERO = 0xFDD8
+_NUMBER = "[\ufdd8-\ufde1]+"
 _NONCHARACTERS = re.compile("[\ufdd0-\ufdef]")
-_OPENING = re.compile("\ufdd0([\ufdd8-\ufde1]+)([\ufdd3\ufdd4])")
-_ANY_MARK = re.compile("\ufdd0[\ufdd8-\ufde1]+[\ufdd3\ufdd4]|[\ufdd0-\ufdef]")
+_OPENING = re.compile(f"{_OPEN}({_NUMBER})([\ufdd3-\ufdd5])({_NUMBER})")
+_ANY_MARK = re.compile(f"{_OPEN}{_NUMBER}[\ufdd3-\ufdd5]{_NUMBER}|[\ufdd0-\ufdef]")
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,8 +51,8 @@ def protect(text: str, control_pattern: re.Pattern[str] | None) -> str:
 
 def mark(text: str, message: int, part: Part) -> str:
     """`text`, already protected, between marks that name it."""
-    number = "".join(chr(_DIGIT_ZERO + int(digit)) for digit in str(message))
-    return f"{_OPEN}{number}{_PARTS[part]}{text}{_CLOSE}"
+    kind, number = part
+    return f"{_OPEN}{_digits(message)}{_KINDS[kind]}{_digits(number)}{text}{_CLOSE}"
 
 
 def strip_marks(text: str) -> str:
@@ -61,8 +67,16 @@ def find_marked(text: str, start: int = 0) -> Iterator[Marked]:
         following = text.find(_OPEN, opening.end())
         if close < 0 or 0 <= following < close:
             continue
-        number = int("".join(str(ord(char) - _DIGIT_ZERO) for char in opening[1]))
-        yield Marked(number, _PART_OF[opening[2]], (opening.start(), close + 1), (opening.end(), close))
+        part = (_KIND_OF[opening[2]], _number(opening[3]))
+        yield Marked(_number(opening[1]), part, (opening.start(), close + 1), (opening.end(), close))
+
+
+def _digits(number: int) -> str:
+    return "".join(chr(_DIGIT_ZERO + int(digit)) for digit in str(number))
+
+
+def _number(digits: str) -> int:
+    return int("".join(str(ord(char) - _DIGIT_ZERO) for char in digits))
 
 
 def first_of_each(parts: Iterable[Marked]) -> dict[int, dict[Part, Marked]]:

@@ -30,6 +30,8 @@ class ChatModel:
     tokenizer: Tokenizer
     template: ChatTemplate
     sampling_defaults: Mapping[str, float | int]
+    end_ids: frozenset[int]
+    """The tokens that end an answer."""
 
     @classmethod
     def load(cls, directory: Path, name: str | None = None) -> ChatModel:
@@ -40,6 +42,7 @@ class ChatModel:
         config = _read_json(directory / "config.json")
         tokenizer_config = _read_json(directory / "tokenizer_config.json")
         source = _template_source(directory, tokenizer_config)
+        generation = _read_json(directory / "generation_config.json", optional=True)
         tokenizer = Tokenizer.load(directory, source)
         if tokenizer.vocabulary_size > config["vocab_size"]:
             raise TokenizerError(
@@ -52,12 +55,13 @@ class ChatModel:
             context_length=int(config["max_position_embeddings"]),
             tokenizer=tokenizer,
             template=ChatTemplate(source, _special_tokens(tokenizer_config)),
-            sampling_defaults=_sampling_defaults(directory),
+            sampling_defaults=_sampling_defaults(generation),
+            end_ids=_end_ids(generation, config),
         )
 
     @cached_property
     def prompts(self) -> PromptBuilder:
-        return PromptBuilder(self.template, self.tokenizer)
+        return PromptBuilder(self.template, self.tokenizer, self.end_ids)
 
     @cached_property
     def think(self) -> ThinkTokens | None:
@@ -75,7 +79,9 @@ class ChatModel:
         return replace(sampling, **missing)
 
 
-def _read_json(path: Path) -> dict[str, Any]:
+def _read_json(path: Path, *, optional: bool = False) -> dict[str, Any]:
+    if optional and not path.exists():
+        return {}
     content: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
     return content
 
@@ -101,9 +107,14 @@ def _special_tokens(tokenizer_config: Mapping[str, Any]) -> dict[str, str]:
     return tokens
 
 
-def _sampling_defaults(directory: Path) -> dict[str, float | int]:
-    path = directory / "generation_config.json"
-    if not path.exists():
-        return {}
-    config = _read_json(path)
-    return {name: config[name] for name in _SAMPLING_DEFAULTS if isinstance(config.get(name), int | float)}
+def _sampling_defaults(generation: Mapping[str, Any]) -> dict[str, float | int]:
+    return {name: generation[name] for name in _SAMPLING_DEFAULTS if isinstance(generation.get(name), int | float)}
+
+
+def _end_ids(*configs: Mapping[str, Any]) -> frozenset[int]:
+    """`eos_token_id` of the first config that has one; it may be a number or a list."""
+    for config in configs:
+        ids = config.get("eos_token_id")
+        if ids is not None:
+            return frozenset(ids if isinstance(ids, list) else [ids])
+    return frozenset()

@@ -11,18 +11,21 @@ A prompt is built in four steps (docs/architecture.md tells why):
 
 from __future__ import annotations
 
+import json
 from array import array
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
+from functools import lru_cache
 from hashlib import blake2b
 from typing import Any
 
-from programs.marks import Marked, Part, find_marked, first_of_each, mark, protect, strip_marks
-from programs.message import DIGEST_BYTES, Message, unify
+from programs.marks import CONTENT, REASONING, Marked, Part, find_marked, first_of_each, mark, protect, strip_marks
+from programs.message import DIGEST_BYTES, Message, Tool, ToolCall, unify
 from programs.template import ChatTemplate
 from programs.tokenizer import ControlToken, Tokenizer
 
+_CACHED_TOOL_LISTS = 64
 _GENERATION_PROBE = (Message("user", "a"),)
 
 
@@ -30,12 +33,12 @@ _GENERATION_PROBE = (Message("user", "a"),)
 class Spelling:
     """How an engine wrote one assistant message.
 
-    `ids` are all it produced, without the token that ended it; `content` those of the content alone, or None where
-    its edges fall inside a token.
+    `ids` are all it produced, without the token that ended it; `answer` those after the reasoning (content and calls),
+    or None where they begin inside a token.
     """
 
     ids: array[int]
-    content: array[int] | None = None
+    answer: array[int] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,10 +91,13 @@ class _Writer:
 class PromptBuilder:
     """Builds prompts for one model. Holds no state between calls but caches of encoded text and generation prompts."""
 
-    def __init__(self, template: ChatTemplate, tokenizer: Tokenizer) -> None:
+    def __init__(self, template: ChatTemplate, tokenizer: Tokenizer, end_ids: Collection[int] = ()) -> None:
+        """`end_ids` are the tokens that end a turn."""
         self.template = template
         self.tokenizer = tokenizer
+        self._end_ids = frozenset(end_ids)
         self._generation_prompts: dict[str, str] = {}
+        self._shown_tools = lru_cache(_CACHED_TOOL_LISTS)(self._show_tools)
 
     def build(
         self,
@@ -100,6 +106,7 @@ class PromptBuilder:
         *,
         now: datetime,
         known: Known | None = None,
+        tools: tuple[Tool, ...] = (),
         arguments: Mapping[str, Any] | None = None,
     ) -> Prompt:
         """The prompt that asks for the message after `messages`.
@@ -107,6 +114,8 @@ class PromptBuilder:
         `spellings` says, by index into `messages`, how the assistant's messages were produced. Raises TemplateError
         and TemplateRefusedError as the template does.
         """
+        if tools:
+            arguments = {**(arguments or {}), "tools": self._shown_tools(tools)}
         text = self._render(messages, spellings, now, arguments)
         writer = _Writer()
         position, rendered = _recognise(text, known.rendered if known else None)
@@ -129,21 +138,51 @@ class PromptBuilder:
         shown = [self._shown(message, index, index in spellings) for index, message in enumerate(messages)]
         return self.template.render(shown, add_generation_prompt=True, now=now, arguments=arguments)
 
-    def _shown(self, message: Message, index: int, generated: bool) -> dict[str, str]:
+    def _shown(self, message: Message, index: int, generated: bool) -> dict[str, Any]:
         """The message as the template sees it."""
         role = message.role
         if role == "developer" and not self.template.knows_developer:
             role = "system"
-        shown = {"role": role, "content": self._part(message.content, index, "content", generated)}
+        marked = generated and bool(message.content or not message.tool_calls)
+        shown: dict[str, Any] = {"role": role, "content": self._part(message.content, index, CONTENT, marked)}
         if message.reasoning:
-            shown["reasoning_content"] = self._part(message.reasoning, index, "reasoning", generated)
+            shown["reasoning_content"] = self._part(message.reasoning, index, REASONING, generated)
         if message.name:
-            shown["name"] = protect(message.name, self.tokenizer.control_pattern)
+            shown["name"] = self._safe(message.name)
+        if message.tool_call_id:
+            shown["tool_call_id"] = self._safe(message.tool_call_id)
+        if message.tool_calls:
+            calls = enumerate(message.tool_calls)
+            shown["tool_calls"] = [self._shown_call(call, index, number, generated) for number, call in calls]
         return shown
 
+    def _shown_call(self, call: ToolCall, index: int, number: int, generated: bool) -> dict[str, Any]:
+        function = {
+            "name": self._part(call.name, index, ("call", number), generated),
+            "arguments": self._safe_json(_parsed(call.arguments)),
+        }
+        return {"id": self._safe(call.id), "type": "function", "function": function}
+
+    def _show_tools(self, tools: tuple[Tool, ...]) -> list[Any]:
+        return [self._safe_json(json.loads(tool.definition)) for tool in tools]
+
     def _part(self, text: str, index: int, part: Part, generated: bool) -> str:
-        safe = protect(text, self.tokenizer.control_pattern)
+        safe = self._safe(text)
         return mark(safe, index, part) if generated else safe
+
+    def _safe(self, text: str) -> str:
+        return protect(text, self.tokenizer.control_pattern)
+
+    def _safe_json(self, value: Any) -> Any:
+        match value:
+            case str():
+                return self._safe(value)
+            case dict():
+                return {self._safe(key): self._safe_json(item) for key, item in value.items()}
+            case list():
+                return [self._safe_json(item) for item in value]
+            case _:
+                return value
 
     def _regions(
         self,
@@ -175,15 +214,17 @@ class PromptBuilder:
         found: Mapping[Part, Marked],
     ) -> _Region | None:
         kept = {part: marked for part, marked in found.items() if _unchanged(text, marked, message)}
-        wanted: set[Part] = {"reasoning", "content"} if message.reasoning else {"content"}
+        wanted = _parts(message)
         if wanted == kept.keys():
             whole = self._whole_region(text, floor, generation_prompt, spelling, kept)
             if whole is not None:
                 return whole
-        content = kept.get("content")
-        if content is not None and spelling.content is not None:
-            return _Region(*content.outer, spelling.content)
-        return None
+        answer = {part: marked for part, marked in kept.items() if part != REASONING}
+        if spelling.answer is None or answer.keys() != wanted - {REASONING}:
+            return None
+        first = min(marked.outer[0] for marked in answer.values())
+        start = self._answer_start(text, floor, first, spelling.answer)
+        return _Region(start, self._answer_end(text, answer), spelling.answer)
 
     def _whole_region(
         self,
@@ -195,7 +236,6 @@ class PromptBuilder:
     ) -> _Region | None:
         """From the end of the generation prompt to the end-of-turn token, if the engine wrote all of that."""
         first = min(marked.outer[0] for marked in kept.values())
-        last = max(marked.outer[1] for marked in kept.values())
         header = text.rfind(generation_prompt, floor, first)
         start = header + len(generation_prompt)
         if header < 0 or start > first:
@@ -203,20 +243,32 @@ class PromptBuilder:
         opening = "".join(text[start:first].split())
         if opening and not self._begins(spelling, opening):
             return None
-        end = self._next_control(text, last)
-        if text[last:end].strip():
-            end = last
-        return _Region(start, end, spelling.ids)
+        return _Region(start, self._answer_end(text, kept), spelling.ids)
+
+    def _answer_start(self, text: str, floor: int, first: int, ids: array[int]) -> int:
+        """Where an answer begins whose first mark is at `first`: before the token that opens its first call, if any."""
+        if ids and ids[0] in self.tokenizer.control_ids:
+            opened = text.rfind(self.tokenizer.token_text(ids[0]), floor, first)
+            return opened if opened >= 0 else first
+        return first
+
+    def _answer_end(self, text: str, kept: Mapping[Part, Marked]) -> int:
+        """Where the template goes on by itself: at the end-of-turn token, unless it adds something before that."""
+        last = max(marked.outer[1] for marked in kept.values())
+        end = self._next_end(text, last)
+        calls = any(kind == "call" for kind, _ in kept)
+        return end if calls or not text[last:end].strip() else last
 
     def _begins(self, spelling: Spelling, opening: str) -> bool:
         """Whether the engine itself wrote `opening` (given without whitespace) before its first part."""
         produced = self.tokenizer.decode(spelling.ids[: len(opening) + 8], skip_special_tokens=False)
         return "".join(produced.split()).startswith(opening)
 
-    def _next_control(self, text: str, position: int) -> int:
-        pattern = self.tokenizer.control_pattern
-        match = pattern.search(text, position) if pattern else None
-        return match.start() if match else len(text)
+    def _next_end(self, text: str, position: int) -> int:
+        for token, start, _ in self._controls(text, position):
+            if not self._end_ids or token.id in self._end_ids:
+                return start
+        return len(text)
 
     def _generation_prompt(self, now: datetime, arguments: Mapping[str, Any] | None) -> str:
         """What the template writes to ask for an answer: `<|im_start|>assistant` and a newline, for one."""
@@ -238,10 +290,10 @@ class PromptBuilder:
             position, swallow = end, token.rstrip
         self._encode_text(marked_text[position:], writer, lstrip=swallow, rstrip=False)
 
-    def _controls(self, text: str) -> Iterator[tuple[ControlToken, int, int]]:
+    def _controls(self, text: str, position: int = 0) -> Iterator[tuple[ControlToken, int, int]]:
         pattern = self.tokenizer.control_pattern
         if pattern is not None:
-            for match in pattern.finditer(text):
+            for match in pattern.finditer(text, position):
                 yield self.tokenizer.controls[match[0]], match.start(), match.end()
 
     def _encode_text(self, marked_text: str, writer: _Writer, *, lstrip: bool, rstrip: bool) -> None:
@@ -252,9 +304,32 @@ class PromptBuilder:
             writer.extend(self.tokenizer.encode(text, after_control=not writer.at_start))
 
 
+def _parts(message: Message) -> set[Part]:
+    """The parts that a template shows when it keeps the whole message."""
+    parts: set[Part] = {("call", number) for number in range(len(message.tool_calls))}
+    if message.content or not message.tool_calls:
+        parts.add(CONTENT)
+    if message.reasoning:
+        parts.add(REASONING)
+    return parts
+
+
 def _unchanged(text: str, marked: Marked, message: Message) -> bool:
     """Whether the template kept the part as it was, outer whitespace aside."""
-    return unify(strip_marks(text[slice(*marked.inner)])) == unify(getattr(message, marked.part))
+    kind, number = marked.part
+    if kind == "call":
+        original = message.tool_calls[number].name
+    else:
+        original = message.content if kind == "content" else message.reasoning
+    return unify(strip_marks(text[slice(*marked.inner)])) == unify(original)
+
+
+def _parsed(arguments: str) -> Any:
+    """A call's arguments as templates want them: an object; as they are when they are no JSON."""
+    try:
+        return json.loads(arguments)
+    except ValueError:
+        return arguments
 
 
 def _recognise(text: str, known: Rendered | None) -> tuple[int, Rendered]:

@@ -19,7 +19,7 @@ from programs.errors import (
 )
 from programs.explain import MissReason, Reuse
 from programs.ledger import Branch, History, Turn, common_prefix, new_name, pack
-from programs.message import Message, canonical, chain, chain_seed
+from programs.message import Message, Tool, ToolCall, canonical, chain, chain_seed
 from programs.model import ChatModel
 from programs.prompt import Prompt
 from programs.store import NewTurn, Place, SessionStore
@@ -68,6 +68,9 @@ class TurnRequest:
     sampling: Sampling
     max_tokens: int | None = None
     head: tuple[Message, ...] = ()
+    tools: tuple[Tool, ...] = ()
+    calls_allowed: bool = True
+    """With False, the tools stay in the prompt (and its prefix in the cache), but calls of them are text."""
     top_logprobs: int | None = None
     response_id: str | None = None
     record: Callable[[FinishedTurn], bytes] | None = None
@@ -90,6 +93,13 @@ class TurnText:
 
 
 @dataclass(frozen=True, slots=True)
+class TurnCalls:
+    """The tools that the answer calls."""
+
+    calls: tuple[ToolCall, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class FinishedTurn:
     """A turn that is in the ledger."""
 
@@ -98,6 +108,7 @@ class FinishedTurn:
     replica: str
     content: str
     reasoning: str
+    calls: tuple[ToolCall, ...]
     finish: FinishType
     prompt_ids: Sequence[int]
     output_ids: Sequence[int]
@@ -107,7 +118,7 @@ class FinishedTurn:
     miss_reason: MissReason | None
 
 
-TurnEvent = StartedTurn | TurnText | FinishedTurn
+TurnEvent = StartedTurn | TurnText | TurnCalls | FinishedTurn
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,7 +154,7 @@ class Sessions:
         self._router = router
 
     async def run(self, request: TurnRequest) -> AsyncGenerator[TurnEvent]:
-        """StartedTurn, any number of TurnText, and FinishedTurn once the turn is in the ledger.
+        """StartedTurn, any number of TurnText, TurnCalls if tools are called, FinishedTurn once all is in the ledger.
 
         Leaving early aborts the generation and stores nothing. Everything that can go wrong before the engine answers
         is raised before the first event: UnknownResponseError, UnknownConversationError, TurnConflictError,
@@ -163,7 +174,7 @@ class Sessions:
 
     async def _plan(self, request: TurnRequest) -> _Plan:
         found = await self._find(request)
-        prompt = await self._prompt(found)
+        prompt = await self._prompt(found, request.tools)
         sampling = self._fitted(request, len(prompt.ids))
         history, common = _continued(found.history, prompt)
         last, info = found.history.last, self._router.info
@@ -245,7 +256,7 @@ class Sessions:
         head = (canonical(message).decode() for message in request.head)
         return chain_seed(request.tenant, self.model.name, *head)
 
-    async def _prompt(self, found: _Found) -> Prompt:
+    async def _prompt(self, found: _Found, tools: tuple[Tool, ...]) -> Prompt:
         history = found.history
         messages = found.head + history.messages + found.fresh
         offset = len(found.head)
@@ -253,7 +264,7 @@ class Sessions:
         now = datetime.fromtimestamp(history.branch.started, UTC)
 
         def build() -> Prompt:
-            return self.model.prompts.build(messages, spellings, now=now, known=history.known)
+            return self.model.prompts.build(messages, spellings, now=now, known=history.known, tools=tools)
 
         if sum(len(message.content) for message in found.fresh) > _THREAD_CHARS:
             return await asyncio.to_thread(build)
@@ -284,7 +295,8 @@ class Sessions:
 
     async def _generate(self, plan: _Plan) -> AsyncGenerator[TurnEvent]:
         prompt_ids, stop = plan.prompt.ids, plan.sampling.stop
-        answer = Answer(self.model.tokenizer, prompt_ids, think=plan.think, stop=stop)
+        may_call = bool(plan.request.tools) and plan.request.calls_allowed
+        answer = Answer(self.model.tokenizer, prompt_ids, think=plan.think, stop=stop, calls=may_call)
         request = GenerateRequest(
             rid=secrets.token_hex(16),
             prompt_ids=prompt_ids,
@@ -303,11 +315,31 @@ class Sessions:
             reason = last.finish.message if last and last.finish else None
             raise EngineBrokeError(f"the engine aborted this generation{f': {reason}' if reason else ''}")
         yield TurnText(answer.finish(last.finish.matched))
-        yield await self._append(plan, answer, last, last.finish)
+        calls, rest = await self._calls(plan, answer, last, last.finish)
+        yield TurnText(rest)
+        if calls:
+            yield TurnCalls(calls)
+        yield await self._append(plan, answer, calls, last, last.finish)
 
-    async def _append(self, plan: _Plan, answer: Answer, last: Delta, finish: Finish) -> FinishedTurn:
-        turn = self._turn(plan, answer, last, finish)
-        finished = _finished(plan, answer, last, finish)
+    async def _calls(
+        self, plan: _Plan, answer: Answer, last: Delta, finish: Finish
+    ) -> tuple[tuple[ToolCall, ...], AnswerDelta]:
+        """The tool calls of a finished answer, and the text beside them."""
+        text = answer.call_text(finish.matched)
+        if not text:
+            return (), AnswerDelta()
+        tools = [tool.definition for tool in plan.request.tools]
+        parsed = await self._router.parse_calls(last.replica, text, tools)
+        if not parsed.calls:
+            return (), answer.release_calls()
+        calls = tuple(ToolCall(f"call_{new_name()}", call.name, call.arguments) for call in parsed.calls)
+        return calls, answer.accept_calls(parsed.normal_text)
+
+    async def _append(
+        self, plan: _Plan, answer: Answer, calls: tuple[ToolCall, ...], last: Delta, finish: Finish
+    ) -> FinishedTurn:
+        turn = self._turn(plan, answer, calls, last, finish)
+        finished = _finished(plan, answer, calls, last, finish)
         try:
             return await self._store_turn(plan, plan.history, turn, finished)
         except TurnConflictError:
@@ -327,9 +359,9 @@ class Sessions:
         await self._store.append(NewTurn(history, turn, response, plan.found.conversation))
         return finished
 
-    def _turn(self, plan: _Plan, answer: Answer, last: Delta, finish: Finish) -> Turn:
+    def _turn(self, plan: _Plan, answer: Answer, calls: tuple[ToolCall, ...], last: Delta, finish: Finish) -> Turn:
         found = plan.found
-        reply = Message("assistant", answer.content, answer.reasoning)
+        reply = Message("assistant", answer.content, answer.reasoning, tool_calls=calls)
         messages = (*found.fresh, reply)
         spelling = answer.spelling(finish.matched)
         return Turn(
@@ -340,7 +372,7 @@ class Sessions:
             output_ids=pack(answer.ids),
             kept=spelling.kept,
             tail=spelling.tail,
-            content=spelling.content,
+            answer=spelling.answer,
             rendered=plan.prompt.rendered,
             chain=self._digest(plan, messages),
             replica=last.replica,
@@ -391,13 +423,14 @@ def _continued(history: History, prompt: Prompt) -> tuple[History, int]:
     return fork, common
 
 
-def _finished(plan: _Plan, answer: Answer, last: Delta, finish: Finish) -> FinishedTurn:
+def _finished(plan: _Plan, answer: Answer, calls: tuple[ToolCall, ...], last: Delta, finish: Finish) -> FinishedTurn:
     return FinishedTurn(
         session_id=plan.history.branch.session_id,
         turn_id="",
         replica=last.replica,
         content=answer.content,
         reasoning=answer.reasoning,
+        calls=calls,
         finish=finish.type,
         prompt_ids=plan.prompt.ids,
         output_ids=answer.ids,

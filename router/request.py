@@ -68,3 +68,19 @@ class Delta:
     finish: Finish | None = None
     cached_tokens: int = 0
     logprobs: tuple[TokenLogprob, ...] = field(default=())
+
+
+@dataclass(frozen=True, slots=True)
+class ParsedCall:
+    """A tool call that the engine's parser found; `arguments` is JSON text."""
+
+    name: str
+    arguments: str
+
+
+@dataclass(frozen=True, slots=True)
+class ParsedText:
+    """Finished text as the engine's parser reads it: the calls, and what is left when they are taken out."""
+
+    normal_text: str
+    calls: tuple[ParsedCall, ...]

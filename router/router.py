@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from router.engine.client import EngineClient, ServerInfo
 from router.errors import EngineError, EngineRefusedError, EngineUnavailableError, NoReplicaError
 from router.placement import Candidate, choose
-from router.request import Delta, GenerateRequest, Sampling
+from router.request import Delta, GenerateRequest, ParsedText, Sampling
 
 _PROBE_RID = "antiphon-probe-"
 _RID_LENGTH = 32
@@ -93,6 +93,18 @@ class Router:
                     raise
                 self._lost(replica, str(error))
         raise self._none_available()
+
+    async def parse_calls(self, name: str, text: str, tools: Sequence[str]) -> ParsedText:
+        """The tool calls in finished `text`, as the replica called `name` reads them (or another, when it is gone).
+
+        Raises NoReplicaError, EngineUnavailableError and EngineRefusedError.
+        """
+        others = (one for one in self.replicas.values() if one.available)
+        replica = self.replicas[name] if self.replicas[name].available else next(others, None)
+        if replica is None:
+            raise self._none_available()
+        parser = replica.info.tool_call_parser if replica.info else None
+        return await replica.client.parse_calls(text, tools, parser)
 
     async def _generate_on(self, replica: Replica, request: GenerateRequest) -> AsyncGenerator[Delta]:
         replica.in_flight += 1

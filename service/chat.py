@@ -12,8 +12,9 @@ import orjson
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
+from programs.message import ToolCall
 from programs.model import ChatModel
-from programs.session import FinishedTurn, Resend, StartedTurn, TurnRequest, TurnText
+from programs.session import FinishedTurn, Resend, StartedTurn, TurnCalls, TurnRequest, TurnText
 from programs.tokenizer import Tokenizer
 from router.request import TokenLogprob
 from service.body import read_body
@@ -28,7 +29,7 @@ router = APIRouter()
 
 @router.post("/v1/chat/completions")
 async def create_chat_completion(request: Request) -> Response:
-    """OpenAI's chat completions, for text. The client resends its history; the ledger is found by its hash chain."""
+    """OpenAI's chat completions. The client resends its history; the ledger is found by its hash chain."""
     services = services_of(request)
     wire = await read_body(request, ChatRequest, services.settings.max_body_bytes)
     check_model(wire.model, services.sessions)
@@ -50,6 +51,8 @@ def turn_request(wire: ChatRequest) -> TurnRequest:
         messages=wire.as_messages(),
         sampling=wire.sampling(schema),
         max_tokens=wire.wanted_tokens,
+        tools=wire.as_tools(),
+        calls_allowed=wire.tool_choice != "none",
         top_logprobs=wire.wanted_logprobs,
     )
 
@@ -66,11 +69,14 @@ class ChatCompletion:
         message: dict[str, Any] = {"role": "assistant", "content": turn.content, "refusal": None}
         if turn.reasoning:
             message["reasoning_content"] = turn.reasoning
+        if turn.calls:
+            message["content"] = turn.content or None
+            message["tool_calls"] = [_call(call) for call in turn.calls]
         choice = {
             "index": 0,
             "message": message,
             "logprobs": self._logprobs(logprobs) if self._wire.logprobs else None,
-            "finish_reason": turn.finish,
+            "finish_reason": _finish_reason(turn),
         }
         return orjson.dumps(
             {
@@ -95,6 +101,9 @@ class ChatCompletion:
                         for change in _changes(delta.reasoning, delta.content):
                             yield self._chunk(change, logprobs=logprobs)
                             logprobs.clear()
+                    case TurnCalls(calls):
+                        numbered = [{"index": index, **_call(call)} for index, call in enumerate(calls)]
+                        yield self._chunk({"tool_calls": numbered})
                     case FinishedTurn():
                         for last in self._ending(event):
                             yield last
@@ -105,7 +114,7 @@ class ChatCompletion:
 
     def _ending(self, turn: FinishedTurn) -> Iterator[bytes]:
         fields = antiphon_fields(turn, with_ids=self._wire.return_token_ids)
-        yield self._chunk({}, finish_reason=turn.finish, antiphon=fields)
+        yield self._chunk({}, finish_reason=_finish_reason(turn), antiphon=fields)
         options = self._wire.stream_options
         if options is not None and options.include_usage:
             chunk = {**self._common, "object": "chat.completion.chunk", "choices": [], "usage": usage(turn)}
@@ -113,7 +122,7 @@ class ChatCompletion:
 
     def _chunk(
         self,
-        delta: dict[str, str],
+        delta: dict[str, Any],
         *,
         logprobs: Sequence[TokenLogprob] = (),
         finish_reason: str | None = None,
@@ -129,6 +138,14 @@ class ChatCompletion:
 
     def _logprobs(self, logprobs: Sequence[TokenLogprob]) -> dict[str, Any]:
         return {"content": [_logprob(self._tokenizer, one) for one in logprobs], "refusal": None}
+
+
+def _finish_reason(turn: FinishedTurn) -> str:
+    return "tool_calls" if turn.calls else turn.finish
+
+
+def _call(call: ToolCall) -> dict[str, Any]:
+    return {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}}
 
 
 def usage(turn: FinishedTurn) -> dict[str, Any]:

@@ -13,7 +13,8 @@ from typing import Any, Literal
 
 import orjson
 
-from programs.session import FinishedTurn, StartedTurn, TurnText
+from programs.message import ToolCall
+from programs.session import FinishedTurn, StartedTurn, TurnCalls, TurnText
 from service.errors import ErrorBody
 from service.response_object import ResponseObject
 from service.turns import BegunTurn
@@ -53,6 +54,10 @@ class ResponseEvents:
             case TurnText(delta, _):
                 yield from self._write("reasoning", delta.reasoning)
                 yield from self._write("message", delta.content)
+            case TurnCalls(calls):
+                yield from self._close("completed")
+                for call in calls:
+                    yield from self._call(call)
             case FinishedTurn():
                 yield from self._finish(event)
             case ErrorBody():
@@ -85,9 +90,20 @@ class ResponseEvents:
         whole = self._item(item, item.text, status)
         yield self._event("response.output_item.done", output_index=item.index, item=whole)
 
+    def _call(self, call: ToolCall) -> Iterator[bytes]:
+        index = self._items
+        self._items += 1
+        item = self._response.call_item(call, "", "in_progress")
+        at = {"item_id": item["id"], "output_index": index}
+        yield self._event("response.output_item.added", output_index=index, item=item)
+        yield self._event("response.function_call_arguments.delta", **at, delta=call.arguments)
+        yield self._event("response.function_call_arguments.done", **at, name=call.name, arguments=call.arguments)
+        done = self._response.call_item(call, call.arguments, "completed")
+        yield self._event("response.output_item.done", output_index=index, item=done)
+
     def _finish(self, turn: FinishedTurn) -> Iterator[bytes]:
         status = "completed" if turn.finish == "stop" else "incomplete"
-        if self._open is None or self._open.kind != "message":
+        if not turn.calls and (self._open is None or self._open.kind != "message"):
             yield from self._close("completed")
             yield from self._begin("message")
         yield from self._close(status)

@@ -8,6 +8,7 @@ from typing import Any
 
 import orjson
 
+from programs.message import ToolCall
 from programs.session import FinishedTurn
 from service.errors import ErrorBody
 from service.schema.responses import ResponsesRequest
@@ -33,9 +34,12 @@ class ResponseObject:
 
     def finished_object(self, turn: FinishedTurn) -> dict[str, Any]:
         status = "completed" if turn.finish == "stop" else "incomplete"
-        output = [self.message_item(turn.content, status)]
+        output: list[dict[str, Any]] = []
         if turn.reasoning:
-            output.insert(0, self.reasoning_item(turn.reasoning, "completed"))
+            output.append(self.reasoning_item(turn.reasoning, "completed"))
+        if turn.content or not turn.calls:
+            output.append(self.message_item(turn.content, status))
+        output += [self.call_item(call, call.arguments, "completed") for call in turn.calls]
         return {
             **self._object(status, output),
             "incomplete_details": None if status == "completed" else {"reason": "max_output_tokens"},
@@ -55,6 +59,16 @@ class ResponseObject:
     def reasoning_item(self, text: str | None, status: str) -> dict[str, Any]:
         content = [] if text is None else [self.reasoning_part(text)]
         return {"id": self.reasoning_id, "type": "reasoning", "status": status, "summary": [], "content": content}
+
+    def call_item(self, call: ToolCall, arguments: str, status: str) -> dict[str, Any]:
+        return {
+            "id": call.id.replace("call_", "fc_", 1),
+            "type": "function_call",
+            "status": status,
+            "call_id": call.id,
+            "name": call.name,
+            "arguments": arguments,
+        }
 
     @staticmethod
     def text_part(text: str) -> dict[str, Any]:
@@ -80,14 +94,14 @@ class ResponseObject:
             "metadata": wire.metadata or {},
             "model": self._model,
             "output": output,
-            "parallel_tool_calls": True,
+            "parallel_tool_calls": wire.parallel_tool_calls is not False,
             "previous_response_id": wire.previous_response_id,
             "reasoning": {"effort": None, "summary": None},
             "store": wire.stores,
             "temperature": wire.temperature,
             "text": {"format": wire.text.format.model_dump(by_alias=True, exclude_none=True)},
-            "tool_choice": "auto",
-            "tools": [],
+            "tool_choice": wire.tool_choice,
+            "tools": [tool.model_dump(exclude_none=True) for tool in wire.tools or ()],
             "top_p": wire.top_p,
             "truncation": "disabled",
             "usage": None,

@@ -32,7 +32,7 @@ router = APIRouter()
 
 @router.post("/v1/responses")
 async def create_response(request: Request) -> Response:
-    """OpenAI's responses, for text: a string or messages, alone, after `previous_response_id` or in a conversation."""
+    """OpenAI's responses: a string or items, alone, after `previous_response_id` or in a conversation."""
     services = services_of(request)
     wire = await read_body(request, ResponsesRequest, services.settings.max_body_bytes)
     check_model(wire.model, services.sessions)
@@ -75,6 +75,8 @@ def turn_request(wire: ResponsesRequest) -> TurnRequest:
         sampling=wire.sampling(format_.as_schema()),
         max_tokens=wire.max_output_tokens,
         head=(Message("system", wire.instructions),) if wire.instructions else (),
+        tools=wire.as_tools(),
+        calls_allowed=wire.tool_choice != "none",
     )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncGenerator, Iterator, Mapping
+from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Any, cast
@@ -13,12 +13,13 @@ import aiohttp
 import orjson
 
 from router.errors import EngineBrokeError, EngineRefusedError, EngineUnavailableError
-from router.request import Delta, Finish, FinishType, GenerateRequest, Sampling, TokenLogprob
+from router.request import Delta, Finish, FinishType, GenerateRequest, ParsedCall, ParsedText, Sampling, TokenLogprob
 
 _CONNECT_TIMEOUT_S = 5.0
 _CONTROL_TIMEOUT_S = 10.0
 _EVENT_PREFIX = b"data:"
 _DONE = b"[DONE]"
+_JSON_HEADERS = {"Content-Type": "application/json"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +33,7 @@ class ServerInfo:
     max_prompt_tokens: int
     page_size: int
     max_total_tokens: int
+    tool_call_parser: str | None
 
 
 class EngineClient:
@@ -45,8 +47,8 @@ class EngineClient:
 
     async def server_info(self) -> ServerInfo:
         """Raises EngineUnavailableError when the server cannot say."""
-        info = await self._get_json("/server_info")
-        models = await self._get_json("/v1/models")
+        info = await self._json("GET", "/server_info")
+        models = await self._json("GET", "/v1/models")
         try:
             context_length = int(models["data"][0]["max_model_len"])
             return ServerInfo(
@@ -57,19 +59,32 @@ class EngineClient:
                 max_prompt_tokens=int(info.get("max_req_input_len") or context_length - 1),
                 page_size=int(info["page_size"]),
                 max_total_tokens=int(info["max_total_num_tokens"]),
+                tool_call_parser=info.get("tool_call_parser"),
             )
         except (KeyError, IndexError, TypeError, ValueError) as error:
             raise EngineUnavailableError(f"{self.name} does not describe itself as SGLang does: {error!r}") from error
 
-    async def _get_json(self, path: str) -> dict[str, Any]:
+    async def parse_calls(self, text: str, tools: Sequence[str], parser: str | None) -> ParsedText:
+        """The tool calls in finished `text`, by the engine's own parser; with no `parser` named it tries all it has.
+
+        `tools` are the definitions, as JSON. Raises EngineUnavailableError and EngineRefusedError.
+        """
+        body = {"text": text, "tools": [orjson.Fragment(tool) for tool in tools], "tool_call_parser": parser}
+        parsed = await self._json("POST", "/parse_function_call", orjson.dumps(body))
+        calls = tuple(ParsedCall(call["name"], call["parameters"]) for call in parsed["calls"])
+        return ParsedText(parsed["normal_text"], calls)
+
+    async def _json(self, method: str, path: str, body: bytes | None = None) -> dict[str, Any]:
         timeout = aiohttp.ClientTimeout(total=_CONTROL_TIMEOUT_S, sock_connect=_CONNECT_TIMEOUT_S)
         try:
-            async with self._session.get(self.url + path, timeout=timeout) as response:
-                body = await response.read()
+            async with self._session.request(
+                method, self.url + path, data=body, headers=_JSON_HEADERS, timeout=timeout
+            ) as response:
+                answer = await response.read()
                 if response.status != 200:
-                    raise EngineUnavailableError(f"{self.name} answered {response.status} to {path}")
-                return cast("dict[str, Any]", orjson.loads(body))
-        except (aiohttp.ClientError, TimeoutError, orjson.JSONDecodeError) as error:
+                    raise _refusal(self.name, response.status, answer)
+                return cast("dict[str, Any]", orjson.loads(answer))
+        except (aiohttp.ClientError, TimeoutError, OSError, orjson.JSONDecodeError) as error:
             raise EngineUnavailableError(f"cannot reach {self.name} at {self.url}: {_said(error)}") from error
 
     async def generate(self, request: GenerateRequest) -> AsyncGenerator[Delta]:
@@ -95,7 +110,7 @@ class EngineClient:
             async with self._session.post(
                 self.url + "/generate",
                 data=orjson.dumps(generate_body(request)),
-                headers={"Content-Type": "application/json"},
+                headers=_JSON_HEADERS,
                 timeout=timeout,
             ) as response:
                 if response.status != 200:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Literal
 
 from pydantic import Field, field_validator
 
-from programs.message import Message
+from programs.message import Message, Tool, in_call_order
 from service.errors import ServiceError
 from service.schema.sampling import ResponseFormat, SamplingFields, WireModel
+from service.schema.tools import FunctionTool, WireToolCall
 
 
 class TextPart(WireModel):
@@ -17,19 +18,27 @@ class TextPart(WireModel):
 
 
 class ChatMessage(WireModel):
-    role: Literal["system", "developer", "user", "assistant"]
+    role: Literal["system", "developer", "user", "assistant", "tool"]
     content: str | list[TextPart] | None = None
     reasoning_content: str | None = None
     name: str | None = None
-    tool_calls: list[Any] | None = None
+    tool_calls: list[WireToolCall] | None = None
+    tool_call_id: str | None = None
 
     def as_message(self, index: int) -> Message:
-        """Raises ServiceError for what is not supported, or a message that says nothing."""
-        if self.tool_calls:
-            raise ServiceError("tool calls are not supported yet", param=f"messages.{index}.tool_calls")
+        """Raises ServiceError for a message that lacks what its role needs."""
         if self.content is None and self.role != "assistant":
             raise ServiceError(f"a {self.role} message needs content", param=f"messages.{index}.content")
-        return Message(self.role, self._text(), self.reasoning_content or "", self.name)
+        if self.role == "tool" and self.tool_call_id is None:
+            raise ServiceError("a tool message needs tool_call_id", param=f"messages.{index}.tool_call_id")
+        return Message(
+            self.role,
+            self._text(),
+            self.reasoning_content or "",
+            self.name,
+            tuple(call.as_call() for call in self.tool_calls or ()),
+            self.tool_call_id,
+        )
 
     def _text(self) -> str:
         if isinstance(self.content, list):
@@ -52,7 +61,9 @@ class ChatRequest(SamplingFields):
     logprobs: bool | None = None
     top_logprobs: int | None = Field(default=None, ge=0, le=20)
     response_format: ResponseFormat | None = None
-    tools: list[Any] | None = None
+    tools: list[FunctionTool] | None = None
+    tool_choice: Literal["auto", "none"] = "auto"
+    parallel_tool_calls: bool | None = None
     return_token_ids: bool = False
     """Ask for the prompt's and the answer's ids, in `antiphon`."""
 
@@ -61,13 +72,6 @@ class ChatRequest(SamplingFields):
     def _one_choice(cls, value: int | None) -> int | None:
         if value not in (None, 1):
             raise ValueError("only n=1 is supported; send the request again for another choice")
-        return value
-
-    @field_validator("tools")
-    @classmethod
-    def _no_tools(cls, value: list[Any] | None) -> list[Any] | None:
-        if value:
-            raise ValueError("tools are not supported yet")
         return value
 
     @property
@@ -79,4 +83,7 @@ class ChatRequest(SamplingFields):
         return (self.top_logprobs or 0) if self.logprobs else None
 
     def as_messages(self) -> tuple[Message, ...]:
-        return tuple(message.as_message(index) for index, message in enumerate(self.messages))
+        return in_call_order([message.as_message(index) for index, message in enumerate(self.messages)])
+
+    def as_tools(self) -> tuple[Tool, ...]:
+        return tuple(tool.function.as_tool() for tool in self.tools or ())

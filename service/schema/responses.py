@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import Annotated, Any, Literal
 
 from pydantic import Field, field_validator, model_validator
 
-from programs.message import Message
+from programs.message import Message, Tool, ToolCall, in_call_order
 from service.schema.sampling import SamplingFields, WireModel, schema_text
+from service.schema.tools import Function
 
 
 class InputText(WireModel):
@@ -21,14 +24,39 @@ class InputMessage(WireModel):
     content: str | list[InputText]
 
     def as_message(self) -> Message:
-        text = self.content if isinstance(self.content, str) else "".join(part.text for part in self.content)
-        return Message(self.role, text)
+        return Message(self.role, _text(self.content))
 
 
 class InputReasoning(WireModel):
     """What a model thought, sent back. The ledger knows it better, so it is not read."""
 
     type: Literal["reasoning"]
+
+
+class InputCall(WireModel):
+    type: Literal["function_call"]
+    call_id: str
+    name: str
+    arguments: str
+
+    def as_call(self) -> ToolCall:
+        return ToolCall(self.call_id, self.name, self.arguments)
+
+
+class InputCallOutput(WireModel):
+    type: Literal["function_call_output"]
+    call_id: str
+    output: str | list[InputText]
+
+    def as_message(self) -> Message:
+        return Message("tool", _text(self.output), tool_call_id=self.call_id)
+
+
+InputItem = InputMessage | InputReasoning | InputCall | InputCallOutput
+
+
+class FlatFunctionTool(Function):
+    type: Literal["function"]
 
 
 class TextFormat(WireModel):
@@ -57,7 +85,7 @@ class ConversationName(WireModel):
 
 class ResponsesRequest(SamplingFields):
     model: str
-    input: str | Annotated[list[InputMessage | InputReasoning], Field(min_length=1)]
+    input: str | Annotated[list[InputItem], Field(min_length=1)]
     instructions: str | None = None
     previous_response_id: str | None = None
     conversation: str | ConversationName | None = None
@@ -67,18 +95,13 @@ class ResponsesRequest(SamplingFields):
     metadata: dict[str, str] | None = None
     text: TextOptions = Field(default_factory=TextOptions)
     truncation: Literal["disabled"] | None = None
-    tools: list[Any] | None = None
+    tools: list[FlatFunctionTool] | None = None
+    tool_choice: Literal["auto", "none"] = "auto"
+    parallel_tool_calls: bool | None = None
     background: bool | None = None
     user: str | None = None
     return_token_ids: bool = False
     """Ask for the prompt's and the answer's ids, in `antiphon`."""
-
-    @field_validator("tools")
-    @classmethod
-    def _no_tools(cls, value: list[Any] | None) -> list[Any] | None:
-        if value:
-            raise ValueError("tools are not supported yet")
-        return value
 
     @field_validator("background")
     @classmethod
@@ -104,7 +127,29 @@ class ResponsesRequest(SamplingFields):
     def as_messages(self) -> tuple[Message, ...]:
         if isinstance(self.input, str):
             return (Message("user", self.input),)
-        return tuple(item.as_message() for item in self.input if isinstance(item, InputMessage))
+        return in_call_order(_folded(self.input))
+
+    def as_tools(self) -> tuple[Tool, ...]:
+        return tuple(tool.as_tool() for tool in self.tools or ())
+
+
+def _folded(items: Sequence[InputItem]) -> list[Message]:
+    """The items as messages: calls belong to the answer before them, or make one of their own."""
+    messages: list[Message] = []
+    for item in items:
+        match item:
+            case InputCall():
+                answer = Message("assistant")
+                if messages and messages[-1].role == "assistant":
+                    answer = messages.pop()
+                messages.append(replace(answer, tool_calls=(*answer.tool_calls, item.as_call())))
+            case InputMessage() | InputCallOutput():
+                messages.append(item.as_message())
+    return messages
+
+
+def _text(content: str | list[InputText]) -> str:
+    return content if isinstance(content, str) else "".join(part.text for part in content)
 
 
 class ConversationRequest(WireModel):
