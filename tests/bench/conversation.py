@@ -52,7 +52,7 @@ class Chat:
 
     def __init__(self, model: str, messages: list[Message], dice: random.Random) -> None:
         self._model, self._messages, self._dice = model, messages, dice
-        self.prompt_tokens = 0
+        self.prompt_tokens = self.cached_tokens = 0
 
     def body(self, stream: bool) -> bytes:
         request: dict[str, Any] = {"model": self._model, "messages": self._messages, "max_tokens": NEW_TOKENS}
@@ -69,6 +69,7 @@ class Chat:
             value = orjson.loads(reply.body)
             answer, usage = value["choices"][0]["message"]["content"], value["usage"]
         self.prompt_tokens = usage["prompt_tokens"]
+        self.cached_tokens = (usage.get("prompt_tokens_details") or {}).get("cached_tokens", 0)
         self._messages += [
             {"role": "assistant", "content": answer},
             {"role": "user", "content": text(self._dice, 40)},
@@ -85,7 +86,7 @@ class Responses:
         self._model, self._dice = model, dice
         self._input: object = messages
         self._previous: str | None = None
-        self.prompt_tokens = 0
+        self.prompt_tokens = self.cached_tokens = 0
 
     def body(self, stream: bool) -> bytes:
         request: dict[str, Any] = {"model": self._model, "input": self._input, "max_output_tokens": NEW_TOKENS}
@@ -101,4 +102,5 @@ class Responses:
             value = orjson.loads(reply.body)
         self._previous = value["id"]
         self.prompt_tokens = value["usage"]["input_tokens"]
+        self.cached_tokens = (value["usage"].get("input_tokens_details") or {}).get("cached_tokens", 0)
         self._input = text(self._dice, 40)

@@ -61,6 +61,8 @@ class Added:
     history_kb: int
     by: str
     prompt_tokens: int
+    cached_ratio: float
+    """Of the last measured turn's prompt: near 1, or something else was measured than a hit."""
     turns: int
     front: Latency
     straight: Latency
@@ -132,6 +134,7 @@ async def added_latency(
         history_kb=kilobytes,
         by="resend" if by is Chat else "previous_response_id",
         prompt_tokens=started_tokens,
+        cached_ratio=round(turn.cached_tokens / turn.prompt_tokens, 3),
         turns=turns,
         front=front_total,
         straight=engine_total,
@@ -213,7 +216,10 @@ async def measure(stack: Stack, plan: Plan) -> dict[str, Any]:
     kept = await memory(stack, model, plan.soak_turns)
     print(f"\nmemory over {kept.turns} turns: {kept.before_mb} MB before, {kept.after_mb} after", flush=True)
     print("  " + ", ".join(f"{turns}: {size}" for turns, size in kept.by_turns_mb) + f" ({kept.turns_per_s} turns/s)")
-    print(f"\n{'history':>8} {'by':<21} {'tokens':>7} {'front ms p50/p99':>18} {'straight':>15} {'added':>15}", end=" ")
+    print(
+        f"\n{'history':>8} {'by':<21} {'tokens':>7} {'cached':>6} {'front ms p50/p99':>18} {'straight':>15} {'added':>15}",
+        end=" ",
+    )
     print(f"{'added to 1st':>15} {'cpu ms':>7}", flush=True)
     rows: list[Added] = []
     for by in (Chat, Responses):
@@ -223,7 +229,10 @@ async def measure(stack: Stack, plan: Plan) -> dict[str, Any]:
             pairs = (row.front, row.straight, row.added, row.first_token_added)
             shown = " ".join(f"{f'{pair.p50:.2f}/{pair.p99:.2f}':>15}" for pair in pairs)
             name = f"{size} KB"
-            print(f"{name:>8} {row.by:<21} {row.prompt_tokens:>7}    {shown} {row.front_cpu_ms:>7.2f}", flush=True)
+            print(
+                f"{name:>8} {row.by:<21} {row.prompt_tokens:>7} {row.cached_ratio:>6.0%}    {shown} {row.front_cpu_ms:>7.2f}",
+                flush=True,
+            )
     streams = await stream_rate(stack, model, 64, plan.stream_tokens)
     print(
         f"\n{streams.streams} streams: {streams.tokens_per_s:.0f} tokens/s in {streams.events} events, "

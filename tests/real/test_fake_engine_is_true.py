@@ -255,7 +255,7 @@ async def test_no_new_token_is_prefill_alone(side: Side, stream: bool) -> None:
 
 @pytest.mark.parametrize("end", ["stop", "length"])
 async def test_the_next_turn_finds_the_turn_before_it(side: Side, end: str) -> None:
-    """Over all remainders of a page: P+N-1 tokens are cached, and P+N under the overlap scheduler if a stop ended it."""
+    """Over all remainders of a page: P+N-1 tokens are cached; P+N if the overlap scheduler met a stop."""
     for new in range(2, 2 + side.page_size):
         ids = fresh(37)
         sampling: Json = {}
