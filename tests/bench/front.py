@@ -209,30 +209,33 @@ def versions() -> dict[str, str]:
     }
 
 
+HEADINGS = (
+    f"{'history':>8} {'by':<21} {'tokens':>7} {'cached':>6}"
+    f" {'front p50/p99':>15} {'straight':>15} {'added':>15} {'to 1st token':>15} {'cpu':>7}"
+)
+"""Milliseconds; the last two: added to the first token, and the front's CPU time for a turn."""
+
+
+def line(row: Added) -> str:
+    pairs = (row.front, row.straight, row.added, row.first_token_added)
+    shown = " ".join(f"{f'{pair.p50:.2f}/{pair.p99:.2f}':>15}" for pair in pairs)
+    what = f"{row.history_kb:>5} KB {row.by:<21} {row.prompt_tokens:>7} {row.cached_ratio:>6.0%}"
+    return f"{what} {shown} {row.front_cpu_ms:>7.2f}"
+
+
 async def measure(stack: Stack, plan: Plan) -> dict[str, Any]:
     async with Connection(stack.front_url) as front:
         model = orjson.loads(await front.get("/v1/models"))["data"][0]["id"]
     # First, so that the front is young: what it keeps by design is filled in the first part of the run.
     kept = await memory(stack, model, plan.soak_turns)
-    print(f"\nmemory over {kept.turns} turns: {kept.before_mb} MB before, {kept.after_mb} after", flush=True)
+    print(f"memory over {kept.turns} turns: {kept.before_mb} MB before, {kept.after_mb} MB after")
     print("  " + ", ".join(f"{turns}: {size}" for turns, size in kept.by_turns_mb) + f" ({kept.turns_per_s} turns/s)")
-    print(
-        f"\n{'history':>8} {'by':<21} {'tokens':>7} {'cached':>6} {'front ms p50/p99':>18} {'straight':>15} {'added':>15}",
-        end=" ",
-    )
-    print(f"{'added to 1st':>15} {'cpu ms':>7}", flush=True)
+    print("\n" + HEADINGS, flush=True)
     rows: list[Added] = []
     for by in (Chat, Responses):
         for size in SIZES_KB:
-            row = await added_latency(stack, model, size, by, plan.turns)
-            rows.append(row)
-            pairs = (row.front, row.straight, row.added, row.first_token_added)
-            shown = " ".join(f"{f'{pair.p50:.2f}/{pair.p99:.2f}':>15}" for pair in pairs)
-            name = f"{size} KB"
-            print(
-                f"{name:>8} {row.by:<21} {row.prompt_tokens:>7} {row.cached_ratio:>6.0%}    {shown} {row.front_cpu_ms:>7.2f}",
-                flush=True,
-            )
+            rows.append(await added_latency(stack, model, size, by, plan.turns))
+            print(line(rows[-1]), flush=True)
     streams = await stream_rate(stack, model, 64, plan.stream_tokens)
     print(
         f"\n{streams.streams} streams: {streams.tokens_per_s:.0f} tokens/s in {streams.events} events, "
