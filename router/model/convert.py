@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 from gguf import GGUFReader
 from gguf.quants import dequantize
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
@@ -153,7 +154,9 @@ def build_tokenizer(source: Source) -> Tokenizer:
         [pre_tokenizers.Digits(individual_digits=True), pre_tokenizers.ByteLevel(add_prefix_space=False)]
     )
     tokenizer.decoder = decoders.ByteLevel()
-    control = [token for token, kind in zip(tokens, source.tokenizer("token_type"), strict=True) if kind == CONTROL_TOKEN]
+    control = [
+        token for token, kind in zip(tokens, source.tokenizer("token_type"), strict=True) if kind == CONTROL_TOKEN
+    ]
     tokenizer.add_special_tokens([AddedToken(token, special=True, normalized=False) for token in control])
     return tokenizer
 
@@ -167,19 +170,19 @@ def hf_name(name: str) -> str:
     raise ConversionError(f"unknown tensor {name}")
 
 
-def unpermute(weight: np.ndarray, heads: int) -> np.ndarray:
+def unpermute(weight: npt.NDArray[Any], heads: int) -> npt.NDArray[Any]:
     """Undo llama.cpp's interleaving of rotary pairs: rows (head, pair, half) become (head, half, pair)."""
     rows, columns = weight.shape
     return weight.reshape(heads, rows // heads // 2, 2, columns).swapaxes(1, 2).reshape(rows, columns)
 
 
-def to_bfloat16(weight: np.ndarray) -> np.ndarray:
+def to_bfloat16(weight: npt.NDArray[Any]) -> npt.NDArray[Any]:
     """float32 to the bits of bfloat16 as uint16, rounded to nearest even."""
     bits = np.ascontiguousarray(weight, dtype=np.float32).view(np.uint32)
     return ((bits + 0x7FFF + ((bits >> 16) & 1)) >> 16).astype(np.uint16)
 
 
-def tensors(source: Source) -> Iterator[tuple[str, np.ndarray]]:
+def tensors(source: Source) -> Iterator[tuple[str, npt.NDArray[Any]]]:
     heads = {"attn_q": source.llama("attention.head_count"), "attn_k": source.llama("attention.head_count_kv")}
     for index, tensor in enumerate(source.tensors, 1):
         weight = dequantize(tensor.data, tensor.tensor_type)
@@ -191,7 +194,7 @@ def tensors(source: Source) -> Iterator[tuple[str, np.ndarray]]:
             report(f"weights {index}/{len(source.tensors)}")
 
 
-def write_safetensors(path: Path, weights: Iterator[tuple[str, np.ndarray]]) -> None:
+def write_safetensors(path: Path, weights: Iterator[tuple[str, npt.NDArray[Any]]]) -> None:
     """The safetensors format by hand (numpy has no bfloat16): header length, JSON header, then the raw tensors."""
     header: dict[str, Any] = {"__metadata__": {"format": "pt"}}
     blobs: list[bytes] = []

@@ -1,35 +1,37 @@
 """A stand-in for `sgl_kernel` on machines without a GPU.
 
-SGLang's CPU path imports names from `sgl_kernel` whose registry wheel is a CUDA build and cannot load there. Every op of
-that path has a PyTorch fallback, so it is enough that the imports succeed: what they bind raises when called. The launcher
-puts this package on an engine's PYTHONPATH only when its device is the CPU and no CPU build of sgl_kernel imports.
+SGLang's CPU path imports names from `sgl_kernel` whose registry wheel is a CUDA build and cannot load there. Every op
+of that path has a PyTorch fallback, so it is enough that the imports succeed: what they bind raises when called. The
+launcher puts this package on an engine's PYTHONPATH only when its device is the CPU and no CPU build of sgl_kernel
+imports.
 """
 
 import importlib.abc
 import importlib.machinery
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from types import ModuleType
 from typing import Any, NoReturn
 
 __version__ = "0.0.0"
 
 
-def _missing(name: str) -> Callable[..., NoReturn]:
-    def kernel(*_args: Any, **_kwargs: Any) -> NoReturn:
-        raise NotImplementedError(f"{name} needs a real sgl_kernel build; this process runs with the CPU stand-in")
+class _Missing:
+    """Any name of the package: attributes may be read (tables are built from them at import), calls raise."""
 
-    return kernel
+    def __init__(self, name: str) -> None:
+        self._name = name
 
-
-def _getattr_for(module: str) -> Callable[[str], Callable[..., NoReturn]]:
-    def getattr_(name: str) -> Callable[..., NoReturn]:
+    def __getattr__(self, name: str) -> "_Missing":
         # Dunders are asked for by the import system and by introspection: they must look absent.
         if name.startswith("__"):
             raise AttributeError(name)
-        return _missing(f"{module}.{name}")
+        return _Missing(f"{self._name}.{name}")
 
-    return getattr_
+    def __call__(self, *_args: Any, **_kwargs: Any) -> NoReturn:
+        raise NotImplementedError(
+            f"{self._name} needs a real sgl_kernel build; this process runs with the CPU stand-in"
+        )
 
 
 class _Submodules(importlib.abc.MetaPathFinder, importlib.abc.Loader):
@@ -46,8 +48,8 @@ class _Submodules(importlib.abc.MetaPathFinder, importlib.abc.Loader):
         return None
 
     def exec_module(self, module: ModuleType) -> None:
-        module.__dict__["__getattr__"] = _getattr_for(module.__name__)
+        module.__dict__["__getattr__"] = _Missing(module.__name__).__getattr__
 
 
-__getattr__ = _getattr_for(__name__)
+__getattr__ = _Missing(__name__).__getattr__
 sys.meta_path.append(_Submodules())
