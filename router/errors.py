@@ -32,7 +32,11 @@ class PreflightError(RouterError):
 
 
 class EngineStartError(RouterError):
-    """An engine process did not become ready."""
+    """An engine process did not become ready. `log_lines` is what it last said."""
+
+    def __init__(self, message: str, log_lines: tuple[str, ...] = ()) -> None:
+        super().__init__(message)
+        self.log_lines = log_lines
 
 
 class NoReplicaError(RouterError):

@@ -1,0 +1,1 @@
+"""Model directories: what is in them, and how ours is made."""
