@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from programs.detokenizer import Detokenizer
-from programs.ledger import pack
+from programs.ids import pack
 from programs.tokenizer import Tokenizer
 
 _LEADING_TOKENS = 4

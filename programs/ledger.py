@@ -13,6 +13,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
+from programs.ids import ID_BYTES, unpack
 from programs.message import Message
 from programs.prompt import Known, Rendered, Spelling
 
@@ -61,6 +62,8 @@ class Turn:
     uid: str
     head: tuple[Message, ...]
     messages: tuple[Message, ...]
+    context: bytes
+    """Digest of the tools and the template's arguments."""
     prompt_ids: bytes
     """What this turn's prompt adds to the branch."""
     output_ids: bytes
@@ -143,7 +146,7 @@ class History:
             spelled[index] = turn.spelling
         return spelled
 
-    @cached_property
+    @property
     def known(self) -> Known | None:
         """The last prompt, so that a prompt whose text begins the same need not be encoded again."""
         if self.last is None:
@@ -155,33 +158,6 @@ class History:
     def cached_length(self) -> int:
         """Ids whose KV the engine held when the last turn ended: all but the last one, which it never computed."""
         return max(0, len(self.ids) - 1)
-
-
-ID_BYTES = array("I").itemsize
-
-
-def pack(ids: Iterable[int]) -> bytes:
-    return array("I", ids).tobytes()
-
-
-def unpack(packed: bytes) -> array[int]:
-    ids = array("I")
-    ids.frombytes(packed)
-    return ids
-
-
-def common_prefix(left: array[int], right: array[int]) -> int:
-    """How many ids the two begin with in common."""
-    low, high = 0, min(len(left), len(right))
-    if left[:high] == right[:high]:
-        return high
-    while low < high:
-        middle = (low + high + 1) // 2
-        if left[low:middle] == right[low:middle]:
-            low = middle
-        else:
-            high = middle - 1
-    return low
 
 
 def new_name() -> str:

@@ -72,6 +72,11 @@ class ChatModel:
                 return ThinkTokens(first.id, last.id)
         return None
 
+    @cached_property
+    def rewrites(self) -> bool:
+        """Whether the template writes an answer otherwise once another message follows it."""
+        return self.prompts.rewrites()
+
     def with_defaults(self, sampling: Sampling) -> Sampling:
         """`sampling` with what the request leaves open taken from the model's generation_config.json."""
         defaults = self.sampling_defaults.items()

@@ -15,11 +15,13 @@ import json
 from array import array
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import UTC, datetime
 from functools import lru_cache
 from hashlib import blake2b
 from typing import Any
 
+from programs.errors import TemplateError
+from programs.ids import common_prefix
 from programs.marks import CONTENT, REASONING, Marked, Part, find_marked, first_of_each, mark, protect, strip_marks
 from programs.message import DIGEST_BYTES, Message, Tool, ToolCall, unify
 from programs.template import ChatTemplate
@@ -27,6 +29,7 @@ from programs.tokenizer import ControlToken, Tokenizer
 
 _CACHED_TOOL_LISTS = 64
 _GENERATION_PROBE = (Message("user", "a"),)
+_ANSWER_PROBES = (Message("assistant", "b"), Message("assistant", "b", reasoning="c"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,8 +117,7 @@ class PromptBuilder:
         `spellings` says, by index into `messages`, how the assistant's messages were produced. Raises TemplateError
         and TemplateRefusedError as the template does.
         """
-        if tools:
-            arguments = {**(arguments or {}), "tools": self._shown_tools(tools)}
+        arguments = self._shown_arguments(arguments, tools)
         text = self._render(messages, spellings, now, arguments)
         writer = _Writer()
         position, rendered = _recognise(text, known.rendered if known else None)
@@ -127,6 +129,80 @@ class PromptBuilder:
             position = region.end
         self._encode(text[position:], writer)
         return Prompt(writer.ids, rendered)
+
+    def foresee(
+        self,
+        messages: Sequence[Message],
+        spellings: Mapping[int, Spelling],
+        *,
+        now: datetime,
+        tools: tuple[Tool, ...] = (),
+        arguments: Mapping[str, Any] | None = None,
+    ) -> array[int]:
+        """The ids with which the next prompt will begin, whatever is said next; `messages` end with an answer.
+
+        A call is answered by a tool's result, anything else by the user. The ids end with a control token, since the
+        text after it is not known whole.
+        """
+        calls = messages[-1].tool_calls
+        guesses = [_reply(calls, text) for text in ("a", "b")]
+        first, second = (
+            self.build((*messages, guess), spellings, now=now, tools=tools, arguments=arguments).ids
+            for guess in guesses
+        )
+        length = common_prefix(first, second)
+        while length and first[length - 1] not in self.tokenizer.control_ids:
+            length -= 1
+        return first[:length]
+
+    def rewrites(self) -> bool:
+        """Whether the template writes an answer, or what asked for it, otherwise once another message follows.
+
+        Tried on an answer without reasoning and, if the template knows of such, one with; a template that refuses
+        those is taken to rewrite.
+        """
+        plain, reasoned = _ANSWER_PROBES
+        try:
+            return self._rewrites(plain) or ("</think>" in self.template.source and self._rewrites(reasoned))
+        except TemplateError:
+            return True
+
+    def _rewrites(self, answer: Message) -> bool:
+        question, start = _GENERATION_PROBE, datetime.fromtimestamp(0, UTC)
+        writer = _Writer(self.build(question, {}, now=start).ids)
+        asked = len(writer.ids)
+        reasoning = f"<think>\n{answer.reasoning}\n</think>\n\n" if answer.reasoning else ""
+        self._encode(reasoning + answer.content, writer)
+        produced = writer.ids[asked:]
+        foreseen = self.foresee((*question, answer), {1: Spelling(produced)}, now=start)
+        return common_prefix(foreseen, writer.ids) < len(writer.ids)
+
+    def append(
+        self,
+        messages: Sequence[Message],
+        answer: int,
+        ledger: array[int],
+        *,
+        now: datetime,
+        tools: tuple[Tool, ...] = (),
+        arguments: Mapping[str, Any] | None = None,
+    ) -> Prompt | None:
+        """`ledger` with what the template writes after message number `answer`, its last one: nothing is dropped.
+
+        None when the template does not show that answer, so that there is nothing to append to.
+        """
+        arguments = self._shown_arguments(arguments, tools)
+        text = self._render(messages, {answer: Spelling(array("I"))}, now, arguments)
+        kept = first_of_each(find_marked(text)).get(answer)
+        if not kept:
+            return None
+        rest = self._answer_end(text, kept)
+        following = next(self._controls(text, rest), None)
+        if following is not None and following[1] == rest and ledger and following[0].id == ledger[-1]:
+            rest = following[2]
+        writer = _Writer(ledger[:])
+        self._encode(text[rest:], writer)
+        return Prompt(writer.ids, _recognise(text, None)[1])
 
     def _render(
         self,
@@ -162,6 +238,10 @@ class PromptBuilder:
             "arguments": self._safe_json(_parsed(call.arguments)),
         }
         return {"id": self._safe(call.id), "type": "function", "function": function}
+
+    def _shown_arguments(self, arguments: Mapping[str, Any] | None, tools: tuple[Tool, ...]) -> dict[str, Any]:
+        shown: dict[str, Any] = self._safe_json(dict(arguments or {}))
+        return {**shown, "tools": self._shown_tools(tools)} if tools else shown
 
     def _show_tools(self, tools: tuple[Tool, ...]) -> list[Any]:
         return [self._safe_json(json.loads(tool.definition)) for tool in tools]
@@ -302,6 +382,11 @@ class PromptBuilder:
         text = text.rstrip() if rstrip else text
         if text:
             writer.extend(self.tokenizer.encode(text, after_control=not writer.at_start))
+
+
+def _reply(calls: Sequence[ToolCall], text: str) -> Message:
+    """Something that may follow an answer."""
+    return Message("tool", text, tool_call_id=calls[0].id) if calls else Message("user", text)
 
 
 def _parts(message: Message) -> set[Part]:

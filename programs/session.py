@@ -5,130 +5,33 @@ from __future__ import annotations
 import asyncio
 import secrets
 import time
-from collections.abc import AsyncGenerator, Callable, Sequence
+from array import array
+from collections.abc import AsyncGenerator
 from contextlib import AsyncExitStack, aclosing
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from hashlib import blake2b
+
+import orjson
 
 from programs.answer import Answer, AnswerDelta, ThinkTokens
-from programs.errors import (
-    ContextLengthError,
-    TurnConflictError,
-    UnknownConversationError,
-    UnknownResponseError,
-)
+from programs.anticipation import Anticipator
+from programs.errors import ContextLengthError, TurnConflictError
 from programs.explain import MissReason, Reuse
-from programs.ledger import Branch, History, Turn, common_prefix, new_name, pack
-from programs.message import Message, Tool, ToolCall, canonical, chain, chain_seed
+from programs.finder import Found, LedgerFinder, tag_of
+from programs.ids import common_prefix, pack
+from programs.ledger import History, Turn, new_name
+from programs.message import DIGEST_BYTES, Message, ToolCall
 from programs.model import ChatModel
-from programs.prompt import Prompt
+from programs.prompt import Prompt, Spelling
 from programs.store import NewTurn, Place, SessionStore
+from programs.turn import FinishedTurn, InConversation, StartedTurn, TurnCalls, TurnEvent, TurnRequest, TurnText
 from router.errors import EngineBrokeError
-from router.request import Delta, Finish, FinishType, GenerateRequest, Sampling, TokenLogprob
+from router.request import Delta, Finish, GenerateRequest, Sampling
 from router.router import Router
 
-_TAG_CHARS = 16
 _THREAD_CHARS = 100_000
 """New text longer than this is encoded in a thread, so that other turns go on."""
-
-
-@dataclass(frozen=True, slots=True)
-class Resend:
-    """The messages are the whole history; the ledger is found by their hash chain."""
-
-
-@dataclass(frozen=True, slots=True)
-class AfterResponse:
-    """The messages follow a stored response."""
-
-    response_id: str
-
-
-@dataclass(frozen=True, slots=True)
-class InConversation:
-    """The messages follow the head of a conversation, and move it."""
-
-    conversation_id: str
-
-
-Origin = Resend | AfterResponse | InConversation
-
-
-@dataclass(frozen=True, slots=True)
-class TurnRequest:
-    """One turn to make.
-
-    `head` are messages for this turn alone that stand in front of the history. `max_tokens` None means as many as fit.
-    With `response_id`, what `record` makes of the finished turn is stored under it, in the same step as the turn.
-    """
-
-    tenant: str
-    origin: Origin
-    messages: tuple[Message, ...]
-    sampling: Sampling
-    max_tokens: int | None = None
-    head: tuple[Message, ...] = ()
-    tools: tuple[Tool, ...] = ()
-    calls_allowed: bool = True
-    """With False, the tools stay in the prompt (and its prefix in the cache), but calls of them are text."""
-    top_logprobs: int | None = None
-    response_id: str | None = None
-    record: Callable[[FinishedTurn], bytes] | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class StartedTurn:
-    """The engine has begun to answer."""
-
-    session_id: str
-    replica: str
-
-
-@dataclass(frozen=True, slots=True)
-class TurnText:
-    """New text of the answer, with the log-probabilities of the tokens that brought it."""
-
-    delta: AnswerDelta
-    logprobs: tuple[TokenLogprob, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class TurnCalls:
-    """The tools that the answer calls."""
-
-    calls: tuple[ToolCall, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class FinishedTurn:
-    """A turn that is in the ledger."""
-
-    session_id: str
-    turn_id: str
-    replica: str
-    content: str
-    reasoning: str
-    calls: tuple[ToolCall, ...]
-    finish: FinishType
-    prompt_ids: Sequence[int]
-    output_ids: Sequence[int]
-    reasoning_tokens: int
-    cached_tokens: int
-    reusable_tokens: int
-    miss_reason: MissReason | None
-
-
-TurnEvent = StartedTurn | TurnText | TurnCalls | FinishedTurn
-
-
-@dataclass(frozen=True, slots=True)
-class _Found:
-    """A history to continue, and the messages that come after it."""
-
-    history: History
-    fresh: tuple[Message, ...]
-    head: tuple[Message, ...]
-    conversation: tuple[str, str] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,35 +39,48 @@ class _Plan:
     """A turn ready to be generated. `history` is where it will be appended, `common` ids of it are the prompt's."""
 
     request: TurnRequest
-    found: _Found
+    found: Found
     prompt: Prompt
     history: History
     common: int
     sampling: Sampling
     reuse: Reuse
     think: ThinkTokens | None
+    anticipated: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Outcome:
+    """What the engine made of a plan."""
+
+    answer: Answer
+    calls: tuple[ToolCall, ...]
+    last: Delta
+    finish: Finish
 
 
 class Sessions:
     """Runs turns for one model."""
 
-    def __init__(self, model: ChatModel, store: SessionStore, router: Router) -> None:
+    def __init__(self, model: ChatModel, store: SessionStore, router: Router, anticipator: Anticipator) -> None:
         self.model = model
+        self.finder = LedgerFinder(store, model.name)
         self._store = store
         self._router = router
+        self._anticipator = anticipator
 
     async def run(self, request: TurnRequest) -> AsyncGenerator[TurnEvent]:
         """StartedTurn, any number of TurnText, TurnCalls if tools are called, FinishedTurn once all is in the ledger.
 
         Leaving early aborts the generation and stores nothing. Everything that can go wrong before the engine answers
         is raised before the first event: UnknownResponseError, UnknownConversationError, TurnConflictError,
-        ContextLengthError, TemplateError, StoreUnavailableError and the router's errors. After it, only
-        EngineBrokeError, StoreUnavailableError and, in a conversation, TurnConflictError remain.
+        ContextLengthError, TemplateError, StoreUnavailableError and the router's errors. After it, only the router's
+        errors, StoreUnavailableError and, in a conversation, TurnConflictError remain.
         """
         async with AsyncExitStack() as stack:
             if isinstance(request.origin, InConversation):
                 conversation_id = request.origin.conversation_id
-                await self._require_conversation(conversation_id)
+                await self.finder.require_conversation(conversation_id)
                 claim = self._store.claimed(tag_of(conversation_id), conversation_id, secrets.token_hex(8))
                 await stack.enter_async_context(claim)
             plan = await self._plan(request)
@@ -173,102 +89,38 @@ class Sessions:
                     yield event
 
     async def _plan(self, request: TurnRequest) -> _Plan:
-        found = await self._find(request)
-        prompt = await self._prompt(found, request.tools)
+        found = await self.finder.find(request)
+        prompt = await self._prompt(request, found)
         sampling = self._fitted(request, len(prompt.ids))
         history, common = _continued(found.history, prompt)
-        last, info = found.history.last, self._router.info
-        reuse = Reuse(
-            held=found.history.cached_length,
-            common=common,
-            prompt=len(prompt.ids),
-            page=info.page_size if info else 1,
-            previous_replica=last.replica if last else None,
-            rewritten=found.head == found.history.head,
-        )
-        return _Plan(request, found, prompt, history, common, sampling, reuse, self._think(prompt))
+        last = found.history.last
+        anticipated = await self._anticipator.claim(last.uid if last else None)
+        reuse = self._reuse(request, found, prompt, common)
+        return _Plan(request, found, prompt, history, common, sampling, reuse, self._think(prompt), anticipated)
 
-    async def _find(self, request: TurnRequest) -> _Found:
-        match request.origin:
-            case Resend():
-                return await self._find_resent(request)
-            case AfterResponse(response_id):
-                return await self._find_response(request, response_id)
-            case InConversation(conversation_id):
-                return await self._find_conversation(request, conversation_id)
-
-    async def _find_resent(self, request: TurnRequest) -> _Found:
-        messages = request.messages
-        digests = list(chain(self._seed(request), messages))
-        answers = _answers(messages)
-        tag = _root_tag(digests, answers)
-        match = await self._store.find(tag, [digests[index] for index in answers])
-        if match is not None:
-            number, place = match
-            history = await self._store.read(tag, place)
-            if history is not None:
-                return _Found(history, messages[answers[number] + 1 :], request.head)
-        return _Found(self._new_history(request, tag), messages, request.head)
-
-    async def _find_response(self, request: TurnRequest, response_id: str) -> _Found:
-        tag = tag_of(response_id)
-        stored = await self._store.response(tag, response_id)
-        history = await self._store.read(tag, Place.parse(stored.place)) if stored else None
-        if history is None or history.branch.tenant != request.tenant:
-            raise UnknownResponseError(f"Previous response with id '{response_id}' not found.")
-        return _Found(history, request.messages, request.head)
-
-    async def _find_conversation(self, request: TurnRequest, conversation_id: str) -> _Found:
-        tag = tag_of(conversation_id)
-        place = await self._require_conversation(conversation_id)
-        history = await self._store.read(tag, Place.parse(place)) if place else self._new_history(request, tag)
-        if history is None or history.branch.tenant != request.tenant:
-            raise UnknownConversationError(f"Conversation with id '{conversation_id}' not found.")
-        return _Found(history, request.messages, request.head, (conversation_id, place))
-
-    async def _require_conversation(self, conversation_id: str) -> str:
-        stored = await self._store.conversation(tag_of(conversation_id), conversation_id)
-        if stored is None:
-            raise UnknownConversationError(f"Conversation with id '{conversation_id}' not found.")
-        return stored.place
-
-    def _new_history(self, request: TurnRequest, tag: str) -> History:
-        return History.empty(
-            Branch(
-                tag=tag,
-                id=new_name(),
-                session_id=f"sess_{tag}{new_name()}",
-                tenant=request.tenant,
-                model=self.model.name,
-                started=time.time(),
-            )
-        )
-
-    def tag(self, request: TurnRequest) -> str:
-        """The hash tag of the session that `request` belongs to, or would begin."""
-        match request.origin:
-            case Resend():
-                return _root_tag(list(chain(self._seed(request), request.messages)), _answers(request.messages))
-            case AfterResponse(name) | InConversation(name):
-                return tag_of(name)
-
-    def _seed(self, request: TurnRequest) -> bytes:
-        head = (canonical(message).decode() for message in request.head)
-        return chain_seed(request.tenant, self.model.name, *head)
-
-    async def _prompt(self, found: _Found, tools: tuple[Tool, ...]) -> Prompt:
-        history = found.history
-        messages = found.head + history.messages + found.fresh
-        offset = len(found.head)
-        spellings = {offset + index: spelling for index, spelling in history.spellings.items()}
-        now = datetime.fromtimestamp(history.branch.started, UTC)
-
-        def build() -> Prompt:
-            return self.model.prompts.build(messages, spellings, now=now, known=history.known, tools=tools)
-
+    async def _prompt(self, request: TurnRequest, found: Found) -> Prompt:
         if sum(len(message.content) for message in found.fresh) > _THREAD_CHARS:
-            return await asyncio.to_thread(build)
-        return build()
+            return await asyncio.to_thread(self._build, request, found)
+        return self._build(request, found)
+
+    def _build(self, request: TurnRequest, found: Found) -> Prompt:
+        history, prompts = found.history, self.model.prompts
+        now = datetime.fromtimestamp(history.branch.started, UTC)
+        if request.history == "append" and history.last is not None and _changed(request, found) is None:
+            answer = len(found.head) + len(history.messages) - 1
+            appended = prompts.append(
+                found.messages, answer, history.ids, now=now, tools=request.tools, arguments=request.arguments
+            )
+            if appended is not None:
+                return appended
+        return prompts.build(
+            found.messages,
+            _spellings(found.head, history),
+            now=now,
+            known=history.known,
+            tools=request.tools,
+            arguments=request.arguments,
+        )
 
     def _fitted(self, request: TurnRequest, prompt_tokens: int) -> Sampling:
         """The sampling with the tokens that may be made. Raises ContextLengthError when none, or not enough, may."""
@@ -284,6 +136,32 @@ class Sessions:
             )
         sampling = replace(request.sampling, max_new_tokens=asked or context - prompt_tokens)
         return self.model.with_defaults(sampling)
+
+    def _reuse(self, request: TurnRequest, found: Found, prompt: Prompt, common: int) -> Reuse:
+        history, info = found.history, self._router.info
+        held = history.cached_length
+        changed, foreseen = _changed(request, found), common
+        if common < held:
+            foreseen = held if changed else len(self._foresee(request, found.head, history))
+            changed = changed or "template_rewrite"
+        return Reuse(
+            held=held,
+            common=common,
+            foreseen=foreseen,
+            prompt=len(prompt.ids),
+            page=info.page_size if info else 1,
+            previous_replica=history.last.replica if history.last else None,
+            changed=changed,
+        )
+
+    def _foresee(self, request: TurnRequest, head: tuple[Message, ...], history: History) -> array[int]:
+        return self.model.prompts.foresee(
+            head + history.messages,
+            _spellings(head, history),
+            now=datetime.fromtimestamp(history.branch.started, UTC),
+            tools=request.tools,
+            arguments=request.arguments,
+        )
 
     def _think(self, prompt: Prompt) -> ThinkTokens | None:
         think = self.model.think
@@ -319,7 +197,7 @@ class Sessions:
         yield TurnText(rest)
         if calls:
             yield TurnCalls(calls)
-        yield await self._append(plan, answer, calls, last, last.finish)
+        yield await self._append(plan, _Outcome(answer, calls, last, last.finish))
 
     async def _calls(
         self, plan: _Plan, answer: Answer, last: Delta, finish: Finish
@@ -335,83 +213,76 @@ class Sessions:
         calls = tuple(ToolCall(f"call_{new_name()}", call.name, call.arguments) for call in parsed.calls)
         return calls, answer.accept_calls(parsed.normal_text)
 
-    async def _append(
-        self, plan: _Plan, answer: Answer, calls: tuple[ToolCall, ...], last: Delta, finish: Finish
-    ) -> FinishedTurn:
-        turn = self._turn(plan, answer, calls, last, finish)
-        finished = _finished(plan, answer, calls, last, finish)
+    async def _append(self, plan: _Plan, outcome: _Outcome) -> FinishedTurn:
+        turn = self._turn(plan, outcome)
         try:
-            return await self._store_turn(plan, plan.history, turn, finished)
+            return await self._store_turn(plan, plan.history, turn, outcome)
         except TurnConflictError:
             if plan.found.conversation is not None:
                 raise
         fork = plan.history.forked(len(plan.history.ids))
-        beside = replace(plan.history, branch=fork, own=0)
-        return await self._store_turn(plan, beside, turn, finished)
+        return await self._store_turn(plan, replace(plan.history, branch=fork, own=0), turn, outcome)
 
-    async def _store_turn(self, plan: _Plan, history: History, turn: Turn, finished: FinishedTurn) -> FinishedTurn:
+    async def _store_turn(self, plan: _Plan, history: History, turn: Turn, outcome: _Outcome) -> FinishedTurn:
         request = plan.request
-        place = Place(history.branch.id, history.own + 1)
-        finished = replace(finished, turn_id=f"turn_{history.branch.tag}_{place.branch}_{place.own}")
+        finished = _finished(plan, outcome, history)
         response = None
         if request.response_id is not None and request.record is not None:
             response = (request.response_id, request.record(finished))
-        await self._store.append(NewTurn(history, turn, response, plan.found.conversation))
+        appended = await self._store.append(NewTurn(history, turn, response, plan.found.conversation))
+        self._anticipate(request, appended, turn)
         return finished
 
-    def _turn(self, plan: _Plan, answer: Answer, calls: tuple[ToolCall, ...], last: Delta, finish: Finish) -> Turn:
-        found = plan.found
-        reply = Message("assistant", answer.content, answer.reasoning, tool_calls=calls)
+    def _turn(self, plan: _Plan, outcome: _Outcome) -> Turn:
+        found, answer = plan.found, outcome.answer
+        reply = Message("assistant", answer.content, answer.reasoning, tool_calls=outcome.calls)
         messages = (*found.fresh, reply)
-        spelling = answer.spelling(finish.matched)
+        spelling = answer.spelling(outcome.finish.matched)
         return Turn(
             uid=new_name(),
             head=found.head,
             messages=messages,
+            context=_context(plan.request),
             prompt_ids=pack(plan.prompt.ids[plan.common :]),
             output_ids=pack(answer.ids),
             kept=spelling.kept,
             tail=spelling.tail,
             answer=spelling.answer,
             rendered=plan.prompt.rendered,
-            chain=self._digest(plan, messages),
-            replica=last.replica,
+            chain=self.finder.digest(plan.request, found, messages),
+            replica=outcome.last.replica,
             created=time.time(),
         )
 
-    def _digest(self, plan: _Plan, messages: Sequence[Message]) -> bytes:
-        """The digest of the history with these messages added; from the last turn's own, where the chain goes on."""
-        history, last = plan.found.history, plan.found.history.last
-        if last is not None and last.head == plan.found.head:
-            *_, digest = chain(last.chain, messages)
-        else:
-            *_, digest = chain(self._seed(plan.request), (*history.messages, *messages))
-        return digest
+    def _anticipate(self, request: TurnRequest, history: History, turn: Turn) -> None:
+        """Have the next prompt's beginning prefilled, if the template will not go on from what the engine holds."""
+        if request.history == "append" or not self.model.rewrites:
+            return
+        foreseen = self._foresee(request, turn.head, history)
+        cost = len(foreseen) - min(common_prefix(foreseen, history.ids), history.cached_length)
+        info = self._router.info
+        if info is not None and cost >= info.page_size:
+            self._anticipator.begin(turn.uid, foreseen, cost, turn.replica)
 
 
-def _answers(messages: Sequence[Message]) -> list[int]:
-    """Where a stored history may end: at each answer that something follows."""
-    return [index for index, message in enumerate(messages[:-1]) if message.role == "assistant"]
+def _spellings(head: tuple[Message, ...], history: History) -> dict[int, Spelling]:
+    return {len(head) + index: spelling for index, spelling in history.spellings.items()}
 
 
-def _root_tag(digests: Sequence[bytes], answers: Sequence[int]) -> str:
-    """The session's hash tag: the digest of all before the first answer, which every later turn resends too."""
-    root = max(0, answers[0] - 1) if answers else len(digests) - 1
-    return digests[root].hex()[:_TAG_CHARS]
+def _context(request: TurnRequest) -> bytes:
+    """A digest of what stands in the prompt besides messages."""
+    tools = [tool.definition for tool in request.tools]
+    return blake2b(orjson.dumps([tools, dict(request.arguments)]), digest_size=DIGEST_BYTES).digest()
 
 
-def tag_of(name: str) -> str:
-    """The hash tag inside a response's or conversation's id; empty for an id that we did not make."""
-    _, _, rest = name.partition("_")
-    return rest[:_TAG_CHARS]
-
-
-def response_id(tag: str) -> str:
-    return f"resp_{tag}{new_name()}"
-
-
-def conversation_id() -> str:
-    return f"conv_{new_name()}{new_name()}"
+def _changed(request: TurnRequest, found: Found) -> MissReason | None:
+    """What the client changed in front of the history since the last turn."""
+    last = found.history.last
+    if last is None:
+        return None
+    if last.head != found.head:
+        return "client_edit"
+    return "tools_changed" if last.context != _context(request) else None
 
 
 def _continued(history: History, prompt: Prompt) -> tuple[History, int]:
@@ -423,19 +294,22 @@ def _continued(history: History, prompt: Prompt) -> tuple[History, int]:
     return fork, common
 
 
-def _finished(plan: _Plan, answer: Answer, calls: tuple[ToolCall, ...], last: Delta, finish: Finish) -> FinishedTurn:
+def _finished(plan: _Plan, outcome: _Outcome, history: History) -> FinishedTurn:
+    answer, last = outcome.answer, outcome.last
+    place = Place(history.branch.id, history.own + 1)
     return FinishedTurn(
-        session_id=plan.history.branch.session_id,
-        turn_id="",
+        session_id=history.branch.session_id,
+        turn_id=f"turn_{history.branch.tag}_{place.branch}_{place.own}",
         replica=last.replica,
         content=answer.content,
         reasoning=answer.reasoning,
-        calls=calls,
-        finish=finish.type,
+        calls=outcome.calls,
+        finish=outcome.finish.type,
         prompt_ids=plan.prompt.ids,
         output_ids=answer.ids,
         reasoning_tokens=answer.reasoning_tokens,
         cached_tokens=last.cached_tokens,
         reusable_tokens=plan.reuse.reusable_tokens,
+        anticipated_tokens=plan.anticipated,
         miss_reason=plan.reuse.miss_reason(last.cached_tokens, last.replica),
     )

@@ -139,6 +139,11 @@ class Router:
         """What the replicas say of themselves; None until one has."""
         return next((one.info for one in self.replicas.values() if one.info), None)
 
+    def idle(self, name: str) -> bool:
+        """Whether the replica could take more, and has nothing to do."""
+        replica = self.replicas.get(name)
+        return replica is not None and replica.available and replica.in_flight == 0
+
     def trouble(self) -> str | None:
         """Why nothing could be generated now, or None when it could."""
         if any(one.available for one in self.replicas.values()):

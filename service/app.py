@@ -11,6 +11,7 @@ from fastapi import Depends, FastAPI, Request
 from starlette.exceptions import HTTPException
 from starlette.responses import JSONResponse, Response
 
+from programs.anticipation import AnticipationBudget, Anticipator
 from programs.model import ChatModel
 from programs.session import Sessions
 from programs.store import SessionStore, connect
@@ -56,9 +57,11 @@ async def _services(settings: Settings, model: ChatModel) -> AsyncIterator[Servi
         clients = [EngineClient(f"replica-{number}", url, session) for number, url in enumerate(settings.engines)]
         async with Router(clients) as router:
             store = SessionStore(connect(settings.store_url), settings.session_ttl_s)
+            anticipator = Anticipator(router, AnticipationBudget(settings.anticipated_tokens_per_minute))
             try:
-                yield Services(settings, store, router, Sessions(model, store, router))
+                yield Services(settings, store, router, Sessions(model, store, router, anticipator))
             finally:
+                await anticipator.aclose()
                 await store.aclose()
 
 

@@ -14,8 +14,8 @@ from starlette.responses import Response
 
 from programs.message import ToolCall
 from programs.model import ChatModel
-from programs.session import FinishedTurn, Resend, StartedTurn, TurnCalls, TurnRequest, TurnText
 from programs.tokenizer import Tokenizer
+from programs.turn import FinishedTurn, Resend, StartedTurn, TurnCalls, TurnRequest, TurnText
 from router.request import TokenLogprob
 from service.body import read_body
 from service.errors import ErrorBody
@@ -53,6 +53,8 @@ def turn_request(wire: ChatRequest) -> TurnRequest:
         max_tokens=wire.wanted_tokens,
         tools=wire.as_tools(),
         calls_allowed=wire.tool_choice != "none",
+        arguments=wire.chat_template_kwargs,
+        history=wire.history,
         top_logprobs=wire.wanted_logprobs,
     )
 

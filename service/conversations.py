@@ -8,8 +8,7 @@ import orjson
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
-from programs.session import conversation_id as new_conversation_id
-from programs.session import tag_of
+from programs.finder import new_conversation_id, tag_of
 from service.body import read_body
 from service.errors import ServiceError
 from service.schema.responses import ConversationRequest

@@ -14,7 +14,7 @@ from typing import Any, Literal
 import orjson
 
 from programs.message import ToolCall
-from programs.session import FinishedTurn, StartedTurn, TurnCalls, TurnText
+from programs.turn import FinishedTurn, StartedTurn, TurnCalls, TurnText
 from service.errors import ErrorBody
 from service.response_object import ResponseObject
 from service.turns import BegunTurn

@@ -9,7 +9,7 @@ from typing import Any
 import orjson
 
 from programs.message import ToolCall
-from programs.session import FinishedTurn
+from programs.turn import FinishedTurn
 from service.errors import ErrorBody
 from service.schema.responses import ResponsesRequest
 from service.turns import antiphon_fields

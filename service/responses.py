@@ -8,16 +8,9 @@ import orjson
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
+from programs.finder import new_response_id, tag_of
 from programs.message import Message
-from programs.session import (
-    AfterResponse,
-    InConversation,
-    Origin,
-    Resend,
-    TurnRequest,
-    response_id,
-    tag_of,
-)
+from programs.turn import AfterResponse, InConversation, Origin, Resend, TurnRequest
 from service.body import read_body
 from service.errors import ServiceError
 from service.response_events import ResponseEvents
@@ -37,7 +30,7 @@ async def create_response(request: Request) -> Response:
     wire = await read_body(request, ResponsesRequest, services.settings.max_body_bytes)
     check_model(wire.model, services.sessions)
     turn = turn_request(wire)
-    response = ResponseObject(response_id(services.sessions.tag(turn)), services.sessions.model.name, wire)
+    response = ResponseObject(new_response_id(services.sessions.finder.tag(turn)), wire.model, wire)
     if wire.stores:
         turn = replace(turn, response_id=response.id, record=response.finished)
     if wire.stream:
@@ -77,6 +70,8 @@ def turn_request(wire: ResponsesRequest) -> TurnRequest:
         head=(Message("system", wire.instructions),) if wire.instructions else (),
         tools=wire.as_tools(),
         calls_allowed=wire.tool_choice != "none",
+        arguments=wire.chat_template_kwargs,
+        history=wire.history,
     )
 
 

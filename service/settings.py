@@ -27,6 +27,8 @@ class Settings(BaseSettings):
     """`redis://`, `rediss://` or `unix://` URL of Redis or Valkey."""
     session_ttl_s: int = Field(default=30 * 24 * 3600, gt=0)
     """Sessions unused for so long are forgotten."""
+    anticipated_tokens_per_minute: int = Field(default=120_000, ge=0)
+    """How much may be prefilled ahead for templates that rewrite history; 0 turns it off."""
     max_body_bytes: int = Field(default=32 * 1024 * 1024, gt=0)
     drain_s: int = Field(default=30, ge=0)
     """How long turns in flight may take to end after a signal to stop."""

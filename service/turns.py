@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Any
 
 from programs.errors import ProgramsError
-from programs.session import FinishedTurn, Sessions, TurnEvent, TurnRequest, TurnText
+from programs.session import Sessions
+from programs.turn import FinishedTurn, TurnEvent, TurnRequest, TurnText
 from router.errors import RouterError
 from router.request import TokenLogprob
 from service.errors import ErrorBody, ServiceError, error_body
@@ -71,13 +72,10 @@ def antiphon_fields(turn: FinishedTurn, *, with_ids: bool) -> dict[str, Any]:
         "turn_id": turn.turn_id,
         "replica": turn.replica,
         "reusable_tokens": turn.reusable_tokens,
+        "anticipated_tokens": turn.anticipated_tokens,
         "miss_reason": turn.miss_reason,
     }
     if with_ids:
-        fields["prompt_token_ids"] = list_of(turn.prompt_ids)
-        fields["output_token_ids"] = list_of(turn.output_ids)
+        fields["prompt_token_ids"] = list(turn.prompt_ids)
+        fields["output_token_ids"] = list(turn.output_ids)
     return fields
-
-
-def list_of(ids: Sequence[int]) -> list[int]:
-    return list(ids)

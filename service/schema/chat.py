@@ -7,8 +7,9 @@ from typing import Literal
 from pydantic import Field, field_validator
 
 from programs.message import Message, Tool, in_call_order
+from programs.turn import HistoryMode
 from service.errors import ServiceError
-from service.schema.sampling import ResponseFormat, SamplingFields, WireModel
+from service.schema.sampling import ResponseFormat, SamplingFields, TemplateArguments, WireModel
 from service.schema.tools import FunctionTool, WireToolCall
 
 
@@ -64,6 +65,8 @@ class ChatRequest(SamplingFields):
     tools: list[FunctionTool] | None = None
     tool_choice: Literal["auto", "none"] = "auto"
     parallel_tool_calls: bool | None = None
+    chat_template_kwargs: TemplateArguments = Field(default_factory=dict)
+    history: HistoryMode = "template"
     return_token_ids: bool = False
     """Ask for the prompt's and the answer's ids, in `antiphon`."""
 

@@ -9,7 +9,8 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, field_validator, model_validator
 
 from programs.message import Message, Tool, ToolCall, in_call_order
-from service.schema.sampling import SamplingFields, WireModel, schema_text
+from programs.turn import HistoryMode
+from service.schema.sampling import SamplingFields, TemplateArguments, WireModel, schema_text
 from service.schema.tools import Function
 
 
@@ -100,6 +101,8 @@ class ResponsesRequest(SamplingFields):
     parallel_tool_calls: bool | None = None
     background: bool | None = None
     user: str | None = None
+    chat_template_kwargs: TemplateArguments = Field(default_factory=dict)
+    history: HistoryMode = "template"
     return_token_ids: bool = False
     """Ask for the prompt's and the answer's ids, in `antiphon`."""
 

@@ -5,12 +5,25 @@ from __future__ import annotations
 from typing import Annotated, Any, Literal
 
 import orjson
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
 from router.request import Sampling
 from service.errors import ServiceError
 
 _ANY_OBJECT = orjson.dumps({"type": "object"}).decode()
+
+_TEMPLATES_OWN = {"messages", "tools", "documents", "add_generation_prompt", "strftime_now", "raise_exception"}
+
+
+def _no_reserved_names(arguments: dict[str, Any]) -> dict[str, Any]:
+    reserved = sorted(_TEMPLATES_OWN & arguments.keys())
+    if reserved:
+        raise ValueError(f"{reserved[0]} is set by the server")
+    return arguments
+
+
+TemplateArguments = Annotated[dict[str, Any], AfterValidator(_no_reserved_names)]
+"""Arguments of the chat template, `enable_thinking` for one."""
 
 Stop = str | Annotated[list[Annotated[str, Field(min_length=1)]], Field(max_length=16)] | None
 
