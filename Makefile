@@ -7,7 +7,7 @@ MODEL ?=
 DATA ?=
 ARGS ?=
 
-PACKAGES := service programs router tests tools
+PACKAGES := service programs router tests scripts
 RUN := $(VENV)/bin/python -m
 export ANTIPHON_ENGINE_PYTHON = $(abspath $(ENGINE_VENV))/bin/python
 
@@ -23,10 +23,10 @@ up: install engine  ## Install what is missing, then serve: session store, engin
 	@exec $(VENV)/bin/antiphon up $(if $(PORT),--port '$(PORT)') $(if $(MODEL),--model '$(MODEL)') $(if $(DATA),--data-dir '$(DATA)')
 
 install:  ## Make VENV: what we run on and what we develop with
-	@$(PYTHON) tools/environment.py $(VENV) requirements-dev.lock --project .
+	@$(PYTHON) scripts/environment.py $(VENV) requirements-dev.lock --project .
 
 engine:  ## Make ENGINE_VENV: SGLang (11 GB)
-	@$(PYTHON) tools/environment.py $(ENGINE_VENV) requirements-engine.lock --heavy
+	@$(PYTHON) scripts/environment.py $(ENGINE_VENV) requirements-engine.lock --heavy
 
 test: install engine lint types  ## Lint, types and all tests, those on a real engine included
 	$(RUN) pytest $(ARGS)

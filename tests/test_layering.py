@@ -11,7 +11,7 @@ MAY_IMPORT = {
     "programs": {"programs", "router"},
     "router": {"router"},
 }
-OURS = {*MAY_IMPORT, "tests", "tools", "configs"}
+OURS = {*MAY_IMPORT, "tests", "scripts", "configs"}
 
 
 def imported_by(source: str, package: str) -> set[str]:
@@ -47,7 +47,7 @@ def test_imports_point_down(package: str) -> None:
 
 def test_every_package_is_checked() -> None:
     packages = {path.parent.name for path in ROOT.glob("*/__init__.py")}
-    assert packages - {"tests", "tools"} == set(MAY_IMPORT)
+    assert packages - {"tests", "scripts"} == set(MAY_IMPORT)
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-ENVIRONMENT = Path(__file__).parents[2] / "tools/environment.py"
+ENVIRONMENT = Path(__file__).parents[2] / "scripts/environment.py"
 
 
 @pytest.fixture
