@@ -28,6 +28,7 @@ WATCHED = (*ENDINGS, signal.SIGCHLD, PARENT_DIED)
 TICK_S = 0.5
 LEFTOVER_GRACE_S = 1.0
 """What the command left behind when it ended by itself gets this long."""
+TRACKER_GRACE_S = 0.5
 
 
 def prctl(option: int, value: int) -> None:
@@ -65,6 +66,13 @@ def descendants(ancestor: int) -> list[int]:
         found += below
         queue += below
     return found
+
+
+def is_resource_tracker(pid: int) -> bool:
+    try:
+        return b"multiprocessing.resource_tracker" in Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:
+        return False
 
 
 def signal_all(pids: list[int], number: int) -> None:
@@ -119,7 +127,14 @@ class Guard:
                 deadline = min(deadline, time.monotonic() + LEFTOVER_GRACE_S)
             if self._next_signal(0.05) in (signal.SIGTERM, signal.SIGINT):
                 break
+        self._kill()
+
+    def _kill(self) -> None:
+        """Python's resource trackers go last: once their users are dead they remove those users' shared memory."""
+        spared_until = time.monotonic() + TRACKER_GRACE_S
         while left := descendants(os.getpid()):
+            if time.monotonic() < spared_until:
+                left = [pid for pid in left if not is_resource_tracker(pid)]
             signal_all(left, signal.SIGKILL)
             self._next_signal(0.02)
         self._reap()

