@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 from pydantic import ValidationError
+from rich.console import Console
 
 from programs.errors import ProgramsError
 from router.errors import RouterError
 from service.serve import serve as run_front
-from service.settings import Settings
+from service.settings import Settings, UpSettings
+from service.up import up as run_up
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, help="Token-exact sessions on SGLang.")
 
@@ -19,6 +22,37 @@ app = typer.Typer(no_args_is_help=True, add_completion=False, help="Token-exact 
 @app.callback()
 def _root() -> None:
     """Token-exact sessions on SGLang."""
+
+
+@app.command()
+def up(
+    port: Annotated[int | None, typer.Option(help="Port to listen on (8080).")] = None,
+    host: Annotated[str | None, typer.Option(help="Address to listen on; others than loopback need a key.")] = None,
+    model: Annotated[Path | None, typer.Option(help="Model directory; without one, a small model is fetched.")] = None,
+    data_dir: Annotated[Path | None, typer.Option(help="Where models, sessions and logs are kept.")] = None,
+    profile: Annotated[str | None, typer.Option(help="Engine profile, by name or file.")] = None,
+    engine: Annotated[list[str] | None, typer.Option(help="URL of a running SGLang, instead of our own.")] = None,
+    store: Annotated[str | None, typer.Option(help="URL of a running Redis or Valkey, instead of our own.")] = None,
+) -> None:
+    """Serve everything from one command: session store, engine and front. Ctrl-C stops it."""
+    given = {
+        "port": port,
+        "host": host,
+        "model": _absolute(model),
+        "data_dir": _absolute(data_dir),
+        "profile": profile,
+        "engines": tuple(engine) if engine else None,
+        "store_url": store,
+    }
+    chosen: dict[str, Any] = {key: value for key, value in given.items() if value is not None}
+    try:
+        asyncio.run(run_up(UpSettings(**chosen), Console(stderr=False)))
+    except (ValidationError, ProgramsError, RouterError, OSError) as error:
+        fail(error)
+
+
+def _absolute(path: Path | None) -> Path | None:
+    return path.expanduser().absolute() if path else None
 
 
 @app.command()
@@ -42,11 +76,16 @@ def serve(
 def fail(error: Exception) -> None:
     """Say what went wrong in one line and exit with 1."""
     if isinstance(error, ValidationError):
-        message = "; ".join(str(one["msg"]).removeprefix("Value error, ") for one in error.errors())
+        message = "; ".join(_complaint(one["loc"], one["msg"]) for one in error.errors(include_url=False))
     else:
         message = str(error)
     typer.echo(f"antiphon: {message}", err=True)
     raise typer.Exit(1)
+
+
+def _complaint(where: tuple[int | str, ...], message: str) -> str:
+    said = message.removeprefix("Value error, ")
+    return f"{'.'.join(map(str, where))}: {said}" if where else said
 
 
 def main() -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
+from typing import Self
 
 from pydantic import Field, SecretStr, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
@@ -10,14 +12,44 @@ from pydantic_settings import BaseSettings, SettingsConfigDict
 _LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
 
-class Settings(BaseSettings):
-    """Settings of one front. Arguments win over the environment."""
+class ListenSettings(BaseSettings):
+    """Where a front listens. Arguments win over the environment."""
 
     model_config = SettingsConfigDict(env_prefix="ANTIPHON_", extra="ignore")
 
     host: str = "127.0.0.1"
-    port: int = 8080
-    api_key: SecretStr | None = None
+    port: int = Field(default=8080, ge=1, le=65535)
+    api_key: SecretStr | None = Field(default=None, min_length=1)
+    drain_s: int = Field(default=30, ge=0)
+    """How long turns in flight may take to end after a signal to stop."""
+
+    @model_validator(mode="after")
+    def _needs_a_key_in_public(self) -> Self:
+        if self.host not in _LOOPBACK and self.api_key is None:
+            raise ValueError(f"listening on {self.host} needs an API key: set ANTIPHON_API_KEY, or listen on 127.0.0.1")
+        return self
+
+
+class UpSettings(ListenSettings):
+    """Settings of `antiphon up`."""
+
+    data_dir: Path = Field(default_factory=lambda: _data_home() / "antiphon")
+    """Models, sessions and logs."""
+    model: Path | None = None
+    """A model directory; None: the profile's."""
+    profile: str | None = None
+    """An engine profile's name or file; None: by what the machine has."""
+    engine_python: Path = Path(".venv-engine/bin/python")
+    """The interpreter that has SGLang."""
+    engines: tuple[str, ...] = ()
+    """Base URLs of SGLang servers to use instead of one of our own."""
+    store_url: str | None = None
+    """A Redis or Valkey to use instead of one of our own."""
+
+
+class Settings(ListenSettings):
+    """Settings of one front."""
+
     model_dir: Path
     """Directory with the model's config, tokenizer and chat template; weights are not read."""
     model_name: str | None = None
@@ -30,11 +62,13 @@ class Settings(BaseSettings):
     anticipated_tokens_per_minute: int = Field(default=120_000, ge=0)
     """How much may be prefilled ahead for templates that rewrite history; 0 turns it off."""
     max_body_bytes: int = Field(default=32 * 1024 * 1024, gt=0)
-    drain_s: int = Field(default=30, ge=0)
-    """How long turns in flight may take to end after a signal to stop."""
 
     @model_validator(mode="after")
     def _needs_a_key_in_public(self) -> Settings:
         if self.host not in _LOOPBACK and self.api_key is None:
             raise ValueError(f"listening on {self.host} needs an API key: set ANTIPHON_API_KEY, or listen on 127.0.0.1")
         return self
+
+
+def _data_home() -> Path:
+    return Path(os.environ.get("XDG_DATA_HOME") or Path.home() / ".local" / "share")

