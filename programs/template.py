@@ -48,6 +48,7 @@ class ChatTemplate:
             for line, unknown in _unknown(tree, environment):
                 raise TemplateError(f"chat template, line {line}: unknown {unknown}")
             self._knows_developer = any(const.value == "developer" for const in tree.find_all(nodes.Const))
+            self.variables = frozenset(name.name for name in tree.find_all(nodes.Name) if name.ctx == "load")
             self._template = environment.from_string(tree)
         except jinja2.TemplateSyntaxError as error:
             raise TemplateError(f"chat template, line {error.lineno}: {error.message}") from error
