@@ -83,11 +83,11 @@ async def complete(client: AsyncOpenAI, messages: list[dict[str, Any]], **option
     )
 
 
-async def respond(client: AsyncOpenAI, text: str, **options: Any) -> Seen:
+async def respond(client: AsyncOpenAI, said: str, **options: Any) -> Seen:
     """One response."""
     extra = _WITH_IDS | options.pop("extra_body", {})
     responses: Any = client.responses
-    answer = await responses.create(model=MODEL, input=text, extra_body=extra, **options)
+    answer = await responses.create(model=MODEL, input=said, extra_body=extra, **options)
     incomplete = answer.incomplete_details
     return _seen(
         answer.model_extra["antiphon"],
