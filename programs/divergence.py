@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from programs.message import Message, ToolCall
 
 _TEXT_AROUND = 40
+_CUT_TAG = re.compile(r"<[^<>\s]{0,24}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +48,13 @@ def diverge(earlier: str, later: str, messages: Sequence[Message], answer: int) 
 
 
 def divergence_at(offset: int, earlier: str, later: str, messages: Sequence[Message]) -> Divergence:
-    """The divergence at `offset`: it is in the first message that has text after it in `earlier`, or in the last."""
+    """The divergence at `offset`, or before a tag that it cuts: those are tokens, kept whole or not at all.
+
+    It is in the first of `messages` that has text after it in `earlier`, or in the last.
+    """
+    tag = earlier.rfind("<", 0, offset)
+    if tag >= 0 and _CUT_TAG.fullmatch(earlier, tag, offset):
+        offset = tag
     index = next((n for n, one in enumerate(messages) if _reaches(earlier, offset, one)), len(messages) - 1)
     return Divergence(
         message=index,

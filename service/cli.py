@@ -12,11 +12,16 @@ from rich.console import Console
 
 from programs.errors import ProgramsError
 from router.errors import RouterError
+from service.commands import bench as bench_commands
+from service.commands import model as model_commands
+from service.commands.fail import fail
 from service.serve import serve as run_front
 from service.settings import Settings, UpSettings
 from service.up import up as run_up
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, help="Token-exact sessions on SGLang.")
+app.add_typer(bench_commands.app, name="bench")
+app.add_typer(model_commands.app, name="model")
 
 
 @app.callback()
@@ -71,21 +76,6 @@ def serve(
         run_front(Settings(engines=tuple(engine), model_dir=model, store_url=store, **chosen))
     except (ValidationError, ProgramsError, RouterError, OSError) as error:
         fail(error)
-
-
-def fail(error: Exception) -> None:
-    """Say what went wrong in one line and exit with 1."""
-    if isinstance(error, ValidationError):
-        message = "; ".join(_complaint(one["loc"], one["msg"]) for one in error.errors(include_url=False))
-    else:
-        message = str(error)
-    typer.echo(f"antiphon: {message}", err=True)
-    raise typer.Exit(1)
-
-
-def _complaint(where: tuple[int | str, ...], message: str) -> str:
-    said = message.removeprefix("Value error, ")
-    return f"{'.'.join(map(str, where))}: {said}" if where else said
 
 
 def main() -> None:
