@@ -5,11 +5,12 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
+_PORT_IN_USE = r"error while attempting to bind|[Aa]ddress already in use|Port is already in use"
 _SIGNS: tuple[tuple[re.Pattern[str], str], ...] = tuple(
     (re.compile(pattern), reason)
     for pattern, reason in (
-        (r"launch_server\.py: error: (?P<said>.+)", "SGLang refuses a flag: {said}"),
-        (r"error while attempting to bind|[Aa]ddress already in use|Port is already in use", "its port is in use"),
+        (r"^(?:sglang serve|launch_server\.py): error: (?P<said>.+)", "SGLang refuses a flag: {said}"),
+        (_PORT_IN_USE, "its port is in use"),
         (
             r"OutOfMemoryError|out of memory|Not enough memory|Cannot allocate memory|can't allocate memory",
             "out of memory",
@@ -24,6 +25,14 @@ _SIGNS: tuple[tuple[re.Pattern[str], str], ...] = tuple(
         (r"SafetensorError|header too large|InvalidHeaderDeserialization", "the model's weights cannot be read"),
     )
 )
+
+
+def hopeless(lines: Sequence[str]) -> str | None:
+    """What an engine has said that it will never recover from although it still runs: SGLang does not end, but waits
+    for ever, when it cannot bind its port."""
+    if any(re.search(_PORT_IN_USE, line) for line in lines):
+        return "its port is in use"
+    return None
 
 
 def diagnose(exit_reason: str, lines: Sequence[str]) -> str:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+import random
 import shutil
 import socket
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,6 +19,8 @@ from router.errors import PreflightError
 GIB = 2**30
 CPU_PROFILE = "cpu-smollm2"
 GPU_PROFILE = "gpu-default"
+_PORTS = (20000, 32768)
+"""Below Linux's default range for outgoing connections."""
 
 
 @dataclass(frozen=True)
@@ -71,6 +75,19 @@ def check_interpreter(interpreter: Path) -> None:
     libraries = interpreter.parent.parent.glob("lib/python3.*/site-packages/sglang")
     if not any(libraries):
         raise PreflightError(f"the environment of {interpreter} has no SGLang; run `make engine`")
+
+
+def pick_port(host: str) -> int:
+    """A port that is free now and likely to be when an engine binds it, a minute later.
+
+    Not one of those the kernel hands out: until then any outgoing connection of the machine could be given it. Raises
+    PreflightError when there is none.
+    """
+    for port in random.sample(range(*_PORTS), 200):
+        with suppress(PreflightError):
+            check_ports(host, [port])
+            return port
+    raise PreflightError(f"no free port on {host} between {_PORTS[0]} and {_PORTS[1]}")
 
 
 def check_ports(host: str, ports: Iterable[int]) -> None:

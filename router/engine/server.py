@@ -16,7 +16,7 @@ import aiohttp
 from router.child import Child
 from router.engine.client import EngineClient
 from router.engine.command import engine_argv, engine_env
-from router.engine.diagnosis import diagnose
+from router.engine.diagnosis import diagnose, hopeless
 from router.engine.kernels import has_cpu_kernels
 from router.engine.preflight import check_interpreter, check_ports
 from router.engine.profile import EngineProfile
@@ -114,6 +114,8 @@ class EngineServer:
         reason = self.child.exit_reason
         if reason is not None:
             raise self._failure(f"the engine died: {diagnose(reason, self.child.last_lines)}")
+        if sign := hopeless(self.child.last_lines):
+            raise self._failure(f"the engine cannot start: {sign}")
         if waited_s > self.launch.profile.ready_timeout_s:
             raise self._failure(f"the engine was not ready within {self.launch.profile.ready_timeout_s:g} s")
 

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from router.engine.diagnosis import diagnose
+from router.engine.diagnosis import diagnose, hopeless
 
 EXIT = "exited with code 1"
 
@@ -11,7 +11,7 @@ EXIT = "exited with code 1"
     ("line", "reason"),
     [
         (
-            "launch_server.py: error: unrecognized arguments: --page-sise 16",
+            "sglang serve: error: unrecognized arguments: --page-sise 16",
             "SGLang refuses a flag: unrecognized arguments: --page-sise 16 (exited with code 1)",
         ),
         (
@@ -44,6 +44,12 @@ def test_signs_are_recognised(line: str, reason: str) -> None:
 def test_the_latest_sign_wins() -> None:
     lines = ["No module named 'amx'", "torch.OutOfMemoryError: CUDA out of memory."]
     assert diagnose("killed by SIGQUIT", lines) == "out of memory (killed by SIGQUIT)"
+
+
+def test_an_engine_that_cannot_bind_is_hopeless_though_it_runs() -> None:
+    bind = "ERROR:    [Errno 98] error while attempting to bind on address ('127.0.0.1', 1): address already in use"
+    assert hopeless(["loading", bind, "INFO:     Waiting for application shutdown."]) == "its port is in use"
+    assert hopeless(["loading", "Uvicorn running"]) is None
 
 
 def test_a_kill_without_a_word_is_most_likely_the_kernels() -> None:

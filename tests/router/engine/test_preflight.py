@@ -13,6 +13,7 @@ from router.engine.preflight import (
     check_ports,
     check_profile,
     count_gpus,
+    pick_port,
     pick_profile,
 )
 from router.engine.profile import load_profile
@@ -30,7 +31,7 @@ def test_a_gpu_decides_the_profile() -> None:
 def test_a_machine_that_is_too_small_is_told_both_numbers() -> None:
     profile = load_profile("cpu-smollm2.v1")
     check_profile(profile, BIG)
-    with pytest.raises(PreflightError, match=r"cpu-smollm2\.v1 needs 4 GiB of free memory, there are 2\.0 GiB"):
+    with pytest.raises(PreflightError, match=r"cpu-smollm2\.v1 needs 5 GiB of free memory, there are 2\.0 GiB"):
         check_profile(profile, SMALL)
     with pytest.raises(PreflightError, match=r"needs 1 GiB of free disk, there are 0\.5 GiB"):
         check_profile(profile, Machine(memory=8 * GIB, disk=GIB // 2, gpus=0, cpus=1))
@@ -65,6 +66,14 @@ def test_a_port_in_use_is_named() -> None:
         with pytest.raises(PreflightError, match=f"port {port} on 127.0.0.1 cannot be used: Address already in use"):
             check_ports("127.0.0.1", [port])
     check_ports("127.0.0.1", [port])
+
+
+def test_a_picked_port_is_none_of_those_the_kernel_hands_out() -> None:
+    port = pick_port("127.0.0.1")
+    check_ports("127.0.0.1", [port])
+    assert 1024 < port < 32768
+    with pytest.raises(PreflightError, match=r"no free port on 192\.0\.2\.1"):
+        pick_port("192.0.2.1")
 
 
 def test_an_address_that_is_not_ours_is_named() -> None:
