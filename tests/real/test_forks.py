@@ -181,7 +181,7 @@ async def stored_turns(stack: Stack) -> list[Turn]:
     lists = [key for key in await stack.keys() if ":turns:" in key]
     async with stack.redis() as redis:
         packed = [one for key in lists for one in await redis.lrange(key, 0, -1)]
-    return [msgspec.msgpack.decode(cast(bytes, one), type=Turn) for one in packed]
+    return [msgspec.msgpack.decode(cast("bytes", one), type=Turn) for one in packed]
 
 
 def stored_ids(turns: list[Turn]) -> int:
