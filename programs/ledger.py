@@ -9,9 +9,8 @@ from __future__ import annotations
 
 import secrets
 from array import array
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
 
 from programs.ids import ID_BYTES, unpack
 from programs.message import Message
@@ -20,13 +19,16 @@ from programs.prompt import Known, Rendered, Spelling
 
 @dataclass(frozen=True, slots=True)
 class Ancestor:
-    """What a branch inherits from another: the messages of its first `turns` turns, and all ids before `length`.
+    """What a branch inherits from another: of its first `turns` turns the first `messages` messages, and all ids of
+    the history before `length`.
 
-    The two differ where a template rewrote the last turn: its messages are inherited, the end of its ids is not.
+    The two ends differ where a template rewrote the last turn (its messages are inherited, the end of its ids is not),
+    and where a turn was regenerated (its question is inherited, its answer is not).
     """
 
     branch: str
     turns: int
+    messages: int
     length: int
 
 
@@ -85,48 +87,68 @@ class Turn:
 
 @dataclass(frozen=True)
 class History:
-    """A branch up to its turn number `turns`, as one string of ids and one list of messages.
+    """A branch up to its turn number `own`, as one string of ids and one list of messages.
 
-    `own` counts the turns that are the branch's own, so that (`branch.id`, `own`) names where the history ends.
+    (`branch.id`, `own`) names where the history ends. `spellings` says, by index into `messages`, how the engine wrote
+    each answer; `turns` are those whose answers are among the messages.
     """
 
     branch: Branch
     own: int
     turns: tuple[Turn, ...]
+    messages: tuple[Message, ...]
+    spellings: dict[int, Spelling]
     ids: array[int]
 
     @classmethod
     def empty(cls, branch: Branch) -> History:
-        return cls(branch, 0, (), array("I"))
+        return cls(branch, 0, (), (), {}, array("I"))
 
     @classmethod
     def read(cls, branch: Branch, inherited: Sequence[Sequence[Turn]], own: Sequence[Turn]) -> History:
         """`inherited` are the first turns of each ancestor, oldest ancestor first, as `branch.lineage` counts them."""
-        ids = array("I")
-        turns: list[Turn] = []
-        for ancestor, its_turns in zip(branch.lineage, inherited, strict=True):
-            _extend(ids, its_turns)
-            del ids[ancestor.length :]
-            turns.extend(its_turns)
-        _extend(ids, own)
-        return cls(branch, len(own), (*turns, *own), ids)
+        history = cls.empty(branch)
+        for ancestor, turns in zip(branch.lineage, inherited, strict=True):
+            messages = len(history.messages) + ancestor.messages
+            history = history._with(turns)._cut(messages, ancestor.length)
+        return replace(history._with(own), own=len(own))
 
-    def extended(self, turns: Iterable[Turn]) -> History:
-        ids = self.ids[:]
-        turns = tuple(turns)
-        _extend(ids, turns)
-        return replace(self, own=self.own + len(turns), turns=self.turns + turns, ids=ids)
+    def extended(self, turns: Sequence[Turn]) -> History:
+        """The history with these turns of its own added."""
+        return replace(self._with(turns), own=self.own + len(turns))
 
-    def forked(self, length: int) -> Branch:
-        """A new branch that inherits all of this history's messages, and its ids before `length`."""
-        parent = Ancestor(self.branch.id, self.own, length)
+    def forked(self, length: int) -> History:
+        """A new branch, without turns of its own yet, that inherits all messages, and the ids before `length`."""
+        return self._forked(self.own, self.messages, length)
+
+    def forked_beside(self, sibling: History, shared: int, length: int) -> History:
+        """A new branch that also shares the first `shared` messages of the turn after this history in `sibling`.
+
+        `sibling` is this history with that turn added; `length` may reach into the turn's prompt.
+        """
+        messages = sibling.messages[: len(self.messages) + shared]
+        return replace(self, ids=sibling.ids)._forked(self.own + 1, messages, length)
+
+    def _forked(self, turns: int, messages: tuple[Message, ...], length: int) -> History:
+        before = sum(ancestor.messages for ancestor in self.branch.lineage)
+        parent = Ancestor(self.branch.id, turns, len(messages) - before, length)
         lineage = tuple(replace(one, length=min(one.length, length)) for one in self.branch.lineage)
-        return replace(self.branch, id=new_name(), lineage=(*lineage, parent))
+        branch = replace(self.branch, id=new_name(), lineage=(*lineage, parent))
+        return replace(self, branch=branch, own=0, messages=messages, ids=self.ids[:length])
 
-    @cached_property
-    def messages(self) -> tuple[Message, ...]:
-        """The messages carried over to the next turn."""
-        return tuple(message for turn in self.turns for message in turn.messages)
+    def _with(self, turns: Sequence[Turn]) -> History:
+        messages, spellings, ids = list(self.messages), dict(self.spellings), self.ids[:]
+        for turn in turns:
+            messages += turn.messages
+            spellings[len(messages) - 1] = turn.spelling
+            ids.frombytes(turn.prompt_ids)
+            ids.frombytes(turn.output_ids)
+        return replace(self, turns=(*self.turns, *turns), messages=tuple(messages), spellings=spellings, ids=ids)
+
+    def _cut(self, messages: int, length: int) -> History:
+        spellings = {index: spelling for index, spelling in self.spellings.items() if index < messages}
+        turns = self.turns[: len(spellings)]
+        return replace(self, turns=turns, messages=self.messages[:messages], spellings=spellings, ids=self.ids[:length])
 
     @property
     def head(self) -> tuple[Message, ...]:
@@ -135,16 +157,6 @@ class History:
     @property
     def last(self) -> Turn | None:
         return self.turns[-1] if self.turns else None
-
-    @cached_property
-    def spellings(self) -> dict[int, Spelling]:
-        """How the engine wrote each turn's answer, by index into `messages`."""
-        spelled: dict[int, Spelling] = {}
-        index = -1
-        for turn in self.turns:
-            index += len(turn.messages)
-            spelled[index] = turn.spelling
-        return spelled
 
     @property
     def known(self) -> Known | None:
@@ -163,9 +175,3 @@ class History:
 def new_name() -> str:
     """A fresh name: 16 characters that fit in a Redis key and a URL."""
     return secrets.token_hex(8)
-
-
-def _extend(ids: array[int], turns: Iterable[Turn]) -> None:
-    for turn in turns:
-        ids.frombytes(turn.prompt_ids)
-        ids.frombytes(turn.output_ids)

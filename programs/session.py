@@ -6,7 +6,7 @@ import asyncio
 import secrets
 import time
 from array import array
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import AsyncExitStack, aclosing
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -220,8 +220,20 @@ class Sessions:
         except TurnConflictError:
             if plan.found.conversation is not None:
                 raise
-        fork = plan.history.forked(len(plan.history.ids))
-        return await self._store_turn(plan, replace(plan.history, branch=fork, own=0), turn, outcome)
+        history, turn = await self._beside(plan, turn)
+        return await self._store_turn(plan, history, turn, outcome)
+
+    async def _beside(self, plan: _Plan, turn: Turn) -> tuple[History, Turn]:
+        """A fork for a turn whose place was taken, and the turn without what the one that took it holds already."""
+        history = plan.history
+        sibling = await self._store.read(history.branch.tag, Place(history.branch.id, history.own + 1))
+        if sibling is None:
+            return history.forked(len(history.ids)), turn
+        shared = _common_messages(sibling.turns[-1].messages[:-1], turn.messages[:-1])
+        length = common_prefix(sibling.ids, plan.prompt.ids)
+        rest = pack(plan.prompt.ids[length:])
+        fork = history.forked_beside(sibling, shared, length)
+        return fork, replace(turn, messages=turn.messages[shared:], prompt_ids=rest)
 
     async def _store_turn(self, plan: _Plan, history: History, turn: Turn, outcome: _Outcome) -> FinishedTurn:
         request = plan.request
@@ -290,8 +302,13 @@ def _continued(history: History, prompt: Prompt) -> tuple[History, int]:
     common = common_prefix(history.ids, prompt.ids)
     if common == len(history.ids):
         return history, common
-    fork = replace(history, branch=history.forked(common), own=0, ids=history.ids[:common])
-    return fork, common
+    return history.forked(common), common
+
+
+def _common_messages(left: Sequence[Message], right: Sequence[Message]) -> int:
+    """How many messages the two begin with in common."""
+    pairs = zip(left, right, strict=False)
+    return next((index for index, (one, other) in enumerate(pairs) if one != other), min(len(left), len(right)))
 
 
 def _finished(plan: _Plan, outcome: _Outcome, history: History) -> FinishedTurn:
