@@ -1,0 +1,193 @@
+"""The ledger in a real Valkey: appended all or nothing, shared once, never kept for ever."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import secrets
+from array import array
+from collections.abc import AsyncIterator
+from dataclasses import replace
+from typing import Any, cast
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from redis.asyncio import Redis
+from redis.crc import key_slot
+
+from programs.errors import StoreUnavailableError, TurnConflictError
+from programs.ids import common_prefix, pack, unpack
+from programs.ledger import Branch, History, Turn, new_name
+from programs.message import Message
+from programs.prompt import Rendered
+from programs.store import NewTurn, Place, SessionStore, connect
+
+TAG = "0123456789abcdef"
+
+
+@pytest.fixture
+async def sessions(store: str) -> AsyncIterator[SessionStore]:
+    opened = SessionStore(connect(store), ttl_s=1000)
+    yield opened
+    await opened.aclose()
+
+
+def new_history() -> History:
+    return History.empty(Branch(TAG, new_name(), "sess_x", "tenant", "model", started=1.0))
+
+
+def turn(prompt: list[int], output: list[int], said: str = "q") -> Turn:
+    return Turn(
+        uid=new_name(),
+        head=(),
+        messages=(Message("user", said), Message("assistant", f"answer to {said}")),
+        context=b"",
+        prompt_ids=pack(prompt),
+        output_ids=pack(output),
+        kept=len(output),
+        tail=b"",
+        answer=(0, len(output)),
+        rendered=Rendered(1, b"digest"),
+        chain=secrets.token_bytes(16),
+        replica="r",
+        created=2.0,
+    )
+
+
+async def reread(store: str, place: Place) -> History | None:
+    """As another front sees it, which has read nothing yet."""
+    other = SessionStore(connect(store), ttl_s=1000)
+    history = await other.read(TAG, place)
+    await other.aclose()
+    return history
+
+
+async def test_what_was_appended_is_read_back_by_another_front(sessions: SessionStore, store: str) -> None:
+    new = NewTurn(new_history(), turn([1, 2, 3], [4, 5]))
+    appended = await sessions.append(new)
+    assert await reread(store, new.place) == appended
+    assert appended.ids == array("I", [1, 2, 3, 4, 5])
+    assert appended.spellings[1].ids == array("I", [4, 5])
+
+
+async def test_of_two_appends_to_one_head_one_wins(sessions: SessionStore, store: str) -> None:
+    base = await sessions.append(NewTurn(new_history(), turn([1], [2])))
+    results = await asyncio.gather(
+        sessions.append(NewTurn(base, turn([3], [4]))),
+        sessions.append(NewTurn(base, turn([5], [6]))),
+        return_exceptions=True,
+    )
+    assert sum(isinstance(one, TurnConflictError) for one in results) == 1
+    winner = next(one for one in results if isinstance(one, History))
+    assert await reread(store, Place(base.branch.id, 2)) == winner
+
+
+async def test_appending_the_same_turn_again_changes_nothing(sessions: SessionStore, store: str) -> None:
+    new = NewTurn(new_history(), turn([1], [2]))
+    assert await sessions.append(new) == await sessions.append(new) == await reread(store, new.place)
+    assert await reread(store, Place(new.history.branch.id, 2)) is None
+
+
+async def test_a_history_is_found_by_its_longest_known_digest(sessions: SessionStore) -> None:
+    first = turn([1], [2])
+    second = turn([3], [4])
+    history = await sessions.append(NewTurn(new_history(), first))
+    await sessions.append(NewTurn(history, second))
+    found = await sessions.find(TAG, [first.chain, second.chain, b"x" * 16])
+    assert found == (1, Place(history.branch.id, 2))
+    assert await sessions.find(TAG, [b"x" * 16]) is None
+
+
+async def test_every_key_expires_and_all_share_a_slot(sessions: SessionStore, store: str) -> None:
+    base = await sessions.append(NewTurn(new_history(), turn([1], [2]), response=("resp_x", b"{}")))
+    await sessions.append(NewTurn(base.forked(1), turn([7], [8])))
+    await sessions.create_conversation(TAG, "conv_x", b"{}")
+    async with connect(store) as redis, sessions.claimed(TAG, "conv_x", "me"):
+        keys = cast("list[bytes]", await redis.keys("*"))
+        assert len(keys) == 9
+        assert all([0 < await redis.ttl(key) <= 1000 for key in keys])
+        assert len({key_slot(key) for key in keys}) == 1
+
+
+async def test_using_a_fork_keeps_its_ancestors(sessions: SessionStore, store: str) -> None:
+    base = await sessions.append(NewTurn(new_history(), turn([1], [2])))
+    async with connect(store) as redis:
+        for key in cast("list[bytes]", await redis.keys("*")):
+            await redis.expire(key, 5)
+        await sessions.append(NewTurn(base.forked(2), turn([7], [8])))
+        left = {key.decode().split(":")[2]: await redis.ttl(key) for key in await _keys(redis, base.branch.id)}
+    assert left == {"branch": 1000, "turns": 1000}
+
+
+async def _keys(redis: Redis, branch: str) -> list[bytes]:
+    return cast("list[bytes]", await redis.keys(f"*{branch}"))
+
+
+async def test_a_conversation_moves_with_its_turn_or_not_at_all(sessions: SessionStore) -> None:
+    await sessions.create_conversation(TAG, "conv_x", b"{}")
+    first = NewTurn(new_history(), turn([1], [2]), conversation=("conv_x", ""))
+    await sessions.append(first)
+    late = NewTurn(new_history(), turn([5], [6]), response=("resp_y", b"{}"), conversation=("conv_x", ""))
+    with pytest.raises(TurnConflictError):
+        await sessions.append(late)
+    moved = await sessions.conversation(TAG, "conv_x")
+    assert moved is not None
+    assert moved.place == str(first.place)
+    assert await sessions.response(TAG, "resp_y") is None
+    assert await sessions.read(TAG, late.place) is None
+
+
+async def test_a_claim_is_exclusive_and_ends(sessions: SessionStore) -> None:
+    async with sessions.claimed(TAG, "conv_x", "one"):
+        with pytest.raises(TurnConflictError):
+            async with sessions.claimed(TAG, "conv_x", "two"):
+                pass
+    async with sessions.claimed(TAG, "conv_x", "two"):
+        pass
+
+
+async def test_a_store_that_is_not_there_is_said_to_be(tmp_path: Any) -> None:
+    nowhere = SessionStore(connect(f"unix://{tmp_path}/none"), ttl_s=1)
+    with pytest.raises(StoreUnavailableError, match="cannot be reached"):
+        await nowhere.ping()
+    await nowhere.aclose()
+
+
+@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(seed=st.integers(0, 2**32), steps=st.integers(1, 25))
+async def test_any_tree_of_turns_reads_back_as_plain_lists(store: str, seed: int, steps: int) -> None:
+    """Append, fork, rebase and regenerate at random; a second front must see what a list of lists says."""
+    chance = random.Random(seed)
+    writer = SessionStore(connect(store), ttl_s=1000)
+    plain: dict[Place, tuple[list[int], list[Message]]] = {}
+    heads: dict[Place, History] = {}
+    for step in range(steps):
+        base = heads[chance.choice(list(heads))] if heads and chance.random() < 0.85 else new_history()
+        cut = chance.randint(0, len(base.ids)) if chance.random() < 0.3 else len(base.ids)
+        fresh = [chance.randrange(100) for _ in range(chance.randint(1, 6))]
+        prompt = base.ids[:cut].tolist() + fresh
+        made = turn(fresh, [chance.randrange(100) for _ in range(chance.randint(0, 4))], f"question {step}")
+        where = base if cut == len(base.ids) else base.forked(cut)
+        try:
+            history = await writer.append(NewTurn(where, made))
+        except TurnConflictError:
+            sibling = await writer.read(TAG, Place(base.branch.id, base.own + 1))
+            assert sibling is not None
+            length = common_prefix(sibling.ids, array("I", prompt))
+            where = base.forked_beside(sibling, 0, length)
+            history = await writer.append(NewTurn(where, _with_prompt(made, prompt[length:])))
+        place = Place(history.branch.id, history.own)
+        heads[place] = history
+        messages = [*base.messages, *made.messages]
+        plain[place] = (prompt + unpack(made.output_ids).tolist(), messages)
+    await writer.aclose()
+    for place, (ids, messages) in plain.items():
+        seen = await reread(store, place)
+        assert seen is not None
+        assert seen.ids.tolist() == ids
+        assert list(seen.messages) == messages
+
+
+def _with_prompt(made: Turn, prompt: list[int]) -> Turn:
+    return replace(made, prompt_ids=pack(prompt))
