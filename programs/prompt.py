@@ -316,7 +316,8 @@ class PromptBuilder:
     ) -> _Region | None:
         """From the end of the generation prompt to the end-of-turn token, if the engine wrote all of that."""
         first = min(marked.outer[0] for marked in kept.values())
-        header = text.rfind(generation_prompt, floor, first)
+        # what is known by heart may end with the generation prompt itself
+        header = text.rfind(generation_prompt, max(0, floor - len(generation_prompt)), first)
         start = header + len(generation_prompt)
         if header < 0 or start > first:
             return None
