@@ -78,7 +78,7 @@ async def engine() -> AsyncIterator[FakeEngine]:
 
 async def until(condition: Any, seconds: float = 5.0) -> None:
     async with asyncio.timeout(seconds):
-        while not condition():  # noqa: ASYNC110 - counters have no event
+        while not condition():
             await asyncio.sleep(0.002)
 
 
