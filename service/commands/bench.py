@@ -32,7 +32,8 @@ def prefix(
     url: Annotated[str, typer.Option(help="The front.")] = "http://127.0.0.1:8080",
     engine: Annotated[str | None, typer.Option(help="An SGLang server to send the same workload to.")] = None,
     model: Annotated[str | None, typer.Option(help="Model to ask the front for; by default its first.")] = None,
-    questions: Annotated[int, typer.Option(min=1, help="Questions; each takes one request or more.")] = 10,
+    chats: Annotated[int, typer.Option(min=1, help="Conversations, one after another.")] = 3,
+    questions: Annotated[int, typer.Option(min=1, help="Questions in each; they take one request or more.")] = 10,
     loop: Annotated[int, typer.Option(min=1, help="Requests that one question may take.")] = 4,
     pause: Annotated[float, typer.Option(min=0, help="Seconds that a user needs for a question.")] = 1.0,
     max_tokens: Annotated[int, typer.Option(min=1, help="Tokens that one answer may take.")] = 1024,
@@ -49,7 +50,7 @@ def prefix(
     was reusable follows from the same rule. The two system prompts differ at their head: no side warms the other's
     cache.
     """
-    plan = PrefixPlan(questions, loop, pause, max_tokens, temperature, seed)
+    plan = PrefixPlan(chats, questions, loop, pause, max_tokens, temperature, seed)
     try:
         result = asyncio.run(_run(plan, Target(url, model, api_key), Target(engine) if engine else None))
         if out is not None:
@@ -62,7 +63,7 @@ def prefix(
 async def _run(plan: PrefixPlan, front: Target, engine: Target | None) -> PrefixResult:
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
-        task = progress.add_task("questions", total=plan.questions * (2 if engine else 1))
+        task = progress.add_task("questions", total=plan.chats * plan.questions * (2 if engine else 1))
         return await run(plan, front, engine, lambda: progress.advance(task))
 
 

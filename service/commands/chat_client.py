@@ -88,7 +88,7 @@ class ChatEndpoint:
     def _no_answer(self, error: Exception) -> EndpointError:
         if isinstance(error, aiohttp.ClientConnectorError):
             return EndpointError(f"nothing answers at {self.url}: {error.strerror}")
-        return EndpointError(f"{self.url} broke off: {error or type(error).__name__}")
+        return EndpointError(f"{self.url} broke off: {str(error) or type(error).__name__}")
 
     async def _check(self, response: aiohttp.ClientResponse) -> None:
         if response.status != 200:

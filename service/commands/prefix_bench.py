@@ -28,8 +28,12 @@ class Target:
 
 @dataclass(frozen=True)
 class PrefixPlan:
-    """What is run. Each question may take up to `loop` requests; `pause_s` is what its user needs to ask it."""
+    """Conversations, one after another.
 
+    Each question may take up to `loop` requests; `pause_s` is what its user needs to ask it.
+    """
+
+    chats: int
     questions: int
     loop: int
     pause_s: float
@@ -66,11 +70,14 @@ async def run(plan: PrefixPlan, front: Target, engine: Target | None, on_questio
         ours = await _Talker.to(http, front, plan, "front")
         straight = await _StraightTalker.to(http, engine, plan, "engine") if engine else None
         talkers: list[_Talker] = [ours, *filter(None, (straight,))]
-        for _ in range(plan.questions):
+        for chat in range(plan.chats):
             for talker in talkers:
-                await asyncio.sleep(plan.pause_s)
-                await talker.question()
-                on_question()
+                talker.begin(chat)
+            for _ in range(plan.questions):
+                for talker in talkers:
+                    await asyncio.sleep(plan.pause_s)
+                    await talker.question()
+                    on_question()
     return PrefixResult(
         plan=plan,
         models={talker.name: talker.model for talker in talkers},
@@ -82,13 +89,19 @@ async def run(plan: PrefixPlan, front: Target, engine: Target | None, on_questio
 
 
 class _Talker:
-    """Holds the conversation with one endpoint."""
+    """Holds the conversations with one endpoint."""
 
     def __init__(self, endpoint: ChatEndpoint, model: str, plan: PrefixPlan, name: str) -> None:
         self.name, self.model = name, model
         self.steps: list[Step] = []
         self._endpoint, self._plan = endpoint, plan
-        self._chat = ThinkingChat(f"{secrets.token_hex(4)} {name}", plan.seed, plan.questions, plan.loop)
+        self.begin(0)
+
+    def begin(self, number: int) -> None:
+        """Begin conversation `number`."""
+        name, seed = f"{secrets.token_hex(4)} {self.name}", self._plan.seed + number
+        self._number = number
+        self._chat = ThinkingChat(name, seed, self._plan.questions, self._plan.loop)
         self._more = self._chat.advance()
 
     @classmethod
@@ -111,6 +124,7 @@ class _Talker:
 
     async def _step(self, reply: Reply) -> Step:
         return Step(
+            chat=self._number,
             question=self._chat.asked,
             prompt=reply.prompt_tokens,
             output=reply.output_tokens,
@@ -148,7 +162,7 @@ class _StraightTalker(_Talker):
         return talker
 
     async def _reusable(self, reply: Reply) -> int | None:
-        if not self.steps:
+        if not self.steps or self.steps[-1].chat != self._number:
             return 0
         known, last = self._chat.known, self.steps[-1]
         first, second = [

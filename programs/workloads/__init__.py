@@ -1,0 +1,1 @@
+"""What benchmarks run: conversations and programs as data, without I/O."""
