@@ -24,7 +24,7 @@ PAGE = 16
 
 @pytest.fixture(scope="module")
 def stack(smollm2_engine: Any, smollm2_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
-    with running_stack(smollm2_engine.url, smollm2_dir, tmp_path_factory.mktemp("stack")) as stack:
+    with running_stack(smollm2_engine.url, smollm2_dir, tmp_path_factory.mktemp("stack"), fronts=2) as stack:
         yield stack
 
 
@@ -155,6 +155,23 @@ async def assert_shared_turns_are_stored_once(stack: Stack, tree: Tree) -> None:
         "Which is the oldest?",
         "Which is the smallest?",
     ]
+
+
+async def test_a_fork_of_a_fork_is_whole_on_another_front(stack: Stack, client: AsyncOpenAI) -> None:
+    """A front that has seen none of it puts the branches together from the store."""
+    options = {"temperature": 1.0, "max_output_tokens": 8}
+    trunk = Chained(client, options)
+    first = await trunk.say("Name a city.")
+    await trunk.say("Another one.")
+    fork = Chained(client, options, first.id)
+    second = await fork.say("Another one.")
+    await fork.say("And a third.")
+    deeper = Chained(client, options, second.id)
+    assert_extends(second, third := await deeper.say("And a third."), PAGE)
+    assert_extends(third, fourth := await deeper.say("And a fourth."), PAGE)
+    async with stack.fronts[1].client() as elsewhere:
+        assert_extends(fourth, await Chained(elsewhere, options, fourth.id).say("And a fifth."), PAGE)
+        assert_extends(third, await Chained(elsewhere, options, third.id).say("Or a river."), PAGE)
 
 
 @pytest.mark.parametrize("way", ["resend", "previous_response_id"])

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import random
 from collections.abc import AsyncIterator, Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import aiohttp
@@ -53,14 +53,13 @@ def stack(
     engine = request.getfixturevalue(f"{request.param}_engine")
     directory = request.getfixturevalue({"smollm2": "smollm2_dir", "qwen3": "qwen3_random_dir"}[request.param])
     with running_stack(engine.url, directory, tmp_path_factory.mktemp("stack")) as stack:
-        yield stack, engine.url, directory
+        yield engine.url, ChatModel.load(directory), stack
 
 
 @pytest.fixture
-async def case(stack: tuple[Stack, str, Path]) -> AsyncIterator[Case]:
-    ours, url, directory = stack
+async def case(served: tuple[str, ChatModel, Stack]) -> AsyncIterator[Case]:
     async with aiohttp.ClientSession() as http:
-        yield Case(http, url, ChatModel.load(directory), ours)
+        yield Case(http, *served)
 
 
 def read(case: Case, prompt: Sequence[int], answer: dict[str, Any], stop: Sequence[str] = ()) -> Answer:
@@ -123,6 +122,21 @@ async def test_a_cut_character_reads_as_the_engine_reads_it(case: Case) -> None:
             ours = read(case, ids, answer).content
             assert ours == answer["text"]
             assert len(bias) == 2 or "\ufffd" in ours
+
+
+async def test_a_character_in_several_tokens_comes_out_whole(case: Case) -> None:
+    """A grammar and a bias make the engine write it token by token."""
+    spelled = case.model.tokenizer.encode("\U0001fae0", after_control=True)
+    assert len(spelled) > 2
+    quote = case.model.tokenizer.encode('"', after_control=True)
+    answer = await case.generate(
+        prompts(case, 1)[0],
+        20,
+        json_schema=json.dumps({"const": "\U0001fae0"}, ensure_ascii=False),
+        logit_bias={str(one): 60 for one in (*quote, *spelled)},
+    )
+    assert answer["output_ids"][:-1] == [*quote, *spelled, *quote]
+    assert read(case, prompts(case, 1)[0], answer).content == answer["text"] == '"\U0001fae0"'
 
 
 CHATS: list[list[dict[str, Any]]] = [
