@@ -128,7 +128,7 @@ class Answer:
     def _begin_content(self) -> None:
         self._thinking = False
         self._held = ""
-        self._detokenizer = Detokenizer(self._tokenizer, self.ids[: self._content_start])
+        self._detokenizer = Detokenizer(self._tokenizer, self._context(self._content_start))
 
     def _reason(self, text: str) -> str:
         """Give out reasoning, but for whitespace that may turn out to be its end."""
@@ -233,8 +233,14 @@ class Answer:
         return text.lstrip() if self._content_start else text
 
     def _text(self, start: int, stop: int) -> str:
-        detokenizer = Detokenizer(self._tokenizer, (*self._prompt_tail, *self.ids[:start]))
+        detokenizer = Detokenizer(self._tokenizer, self._context(start))
         return detokenizer.push(self.ids[start:stop]) + detokenizer.finish()
+
+    def _context(self, start: int) -> array[int]:
+        """The ids before `start` that its text may depend on: of the reasoning, only the token that ended it."""
+        if self._content_start:
+            return self.ids[self._content_start - 1 : start]
+        return self._prompt_tail + self.ids[:start]
 
 
 def _overlap(text: str, stops: Sequence[str]) -> int:

@@ -20,6 +20,7 @@ from functools import lru_cache
 from hashlib import blake2b
 from typing import Any
 
+from programs.dialect import learn_dialect, spell_json
 from programs.errors import TemplateError
 from programs.ids import common_prefix
 from programs.marks import CONTENT, REASONING, Marked, Part, find_marked, first_of_each, mark, protect, strip_marks
@@ -98,6 +99,7 @@ class PromptBuilder:
         """`end_ids` are the tokens that end a turn."""
         self.template = template
         self.tokenizer = tokenizer
+        self.dialect = learn_dialect(template)
         self._end_ids = frozenset(end_ids)
         self._generation_prompts: dict[str, str] = {}
         self._shown_tools = lru_cache(_CACHED_TOOL_LISTS)(self._show_tools)
@@ -216,28 +218,12 @@ class PromptBuilder:
 
     def _shown(self, message: Message, index: int, generated: bool) -> dict[str, Any]:
         """The message as the template sees it."""
-        role = message.role
-        if role == "developer" and not self.template.knows_developer:
-            role = "system"
-        marked = generated and bool(message.content or not message.tool_calls)
-        shown: dict[str, Any] = {"role": role, "content": self._part(message.content, index, CONTENT, marked)}
-        if message.reasoning:
-            shown["reasoning_content"] = self._part(message.reasoning, index, REASONING, generated)
-        if message.name:
-            shown["name"] = self._safe(message.name)
-        if message.tool_call_id:
-            shown["tool_call_id"] = self._safe(message.tool_call_id)
-        if message.tool_calls:
-            calls = enumerate(message.tool_calls)
-            shown["tool_calls"] = [self._shown_call(call, index, number, generated) for number, call in calls]
-        return shown
 
-    def _shown_call(self, call: ToolCall, index: int, number: int, generated: bool) -> dict[str, Any]:
-        function = {
-            "name": self._part(call.name, index, ("call", number), generated),
-            "arguments": self._safe_json(_parsed(call.arguments)),
-        }
-        return {"id": self._safe(call.id), "type": "function", "function": function}
+        def spell(text: str, part: Part | None) -> str:
+            safe = self._safe(text)
+            return mark(safe, index, part) if generated and part is not None else safe
+
+        return self.dialect.show(message, spell)
 
     def _shown_arguments(self, arguments: Mapping[str, Any] | None, tools: tuple[Tool, ...]) -> dict[str, Any]:
         shown: dict[str, Any] = self._safe_json(dict(arguments or {}))
@@ -246,23 +232,11 @@ class PromptBuilder:
     def _show_tools(self, tools: tuple[Tool, ...]) -> list[Any]:
         return [self._safe_json(json.loads(tool.definition)) for tool in tools]
 
-    def _part(self, text: str, index: int, part: Part, generated: bool) -> str:
-        safe = self._safe(text)
-        return mark(safe, index, part) if generated else safe
-
     def _safe(self, text: str) -> str:
         return protect(text, self.tokenizer.control_pattern)
 
     def _safe_json(self, value: Any) -> Any:
-        match value:
-            case str():
-                return self._safe(value)
-            case dict():
-                return {self._safe(key): self._safe_json(item) for key, item in value.items()}
-            case list():
-                return [self._safe_json(item) for item in value]
-            case _:
-                return value
+        return spell_json(value, lambda text, part: self._safe(text))
 
     def _regions(
         self,
@@ -408,14 +382,6 @@ def _unchanged(text: str, marked: Marked, message: Message) -> bool:
     else:
         original = message.content if kind == "content" else message.reasoning
     return unify(strip_marks(text[slice(*marked.inner)])) == unify(original)
-
-
-def _parsed(arguments: str) -> Any:
-    """A call's arguments as templates want them: an object; as they are when they are no JSON."""
-    try:
-        return json.loads(arguments)
-    except ValueError:
-        return arguments
 
 
 def _recognise(text: str, known: Rendered | None) -> tuple[int, Rendered]:
