@@ -47,9 +47,9 @@ class Case:
 
 
 @pytest.fixture(scope="module", params=["smollm2", "qwen3"])
-def stack(
+def served(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[tuple[Stack, str, Path]]:
+) -> Iterator[tuple[str, ChatModel, Stack]]:
     engine = request.getfixturevalue(f"{request.param}_engine")
     directory = request.getfixturevalue({"smollm2": "smollm2_dir", "qwen3": "qwen3_random_dir"}[request.param])
     with running_stack(engine.url, directory, tmp_path_factory.mktemp("stack")) as stack:
