@@ -8,6 +8,7 @@ from typing import Annotated, Any
 
 import typer
 from pydantic import ValidationError
+from pydantic_settings import SettingsError
 from rich.console import Console
 
 from programs.errors import ProgramsError
@@ -18,6 +19,8 @@ from service.commands.fail import fail
 from service.serve import serve as run_front
 from service.settings import Settings, UpSettings
 from service.up import up as run_up
+
+EXPECTED = (ValidationError, SettingsError, ProgramsError, RouterError, OSError)
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, help="Token-exact sessions on SGLang.")
 app.add_typer(bench_commands.app, name="bench")
@@ -43,21 +46,17 @@ def up(
     given = {
         "port": port,
         "host": host,
-        "model": _absolute(model),
-        "data_dir": _absolute(data_dir),
+        "model": model,
+        "data_dir": data_dir,
         "profile": profile,
         "engines": tuple(engine) if engine else None,
         "store_url": store,
     }
     chosen: dict[str, Any] = {key: value for key, value in given.items() if value is not None}
     try:
-        asyncio.run(run_up(UpSettings(**chosen), Console(stderr=False)))
-    except (ValidationError, ProgramsError, RouterError, OSError) as error:
+        asyncio.run(run_up(UpSettings(**chosen), Console()))
+    except EXPECTED as error:
         fail(error)
-
-
-def _absolute(path: Path | None) -> Path | None:
-    return path.expanduser().absolute() if path else None
 
 
 @app.command()
@@ -74,7 +73,7 @@ def serve(
     chosen = {key: value for key, value in given.items() if value is not None}
     try:
         run_front(Settings(engines=tuple(engine), model_dir=model, store_url=store, **chosen))
-    except (ValidationError, ProgramsError, RouterError, OSError) as error:
+    except EXPECTED as error:
         fail(error)
 
 

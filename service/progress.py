@@ -17,7 +17,7 @@ Detail = Callable[[str], None]
 
 
 class Steps:
-    """Shows steps, several of them at once if need be. Use as a context manager."""
+    """Shows steps, several of them at once if need be. Use as a context manager, on a running program's way up."""
 
     def __init__(self, console: Console) -> None:
         self._console = console
@@ -31,11 +31,16 @@ class Steps:
         return self
 
     def __exit__(self, *exc_info: object) -> None:
+        self.settle()
+
+    def settle(self) -> None:
+        """No more live lines: what was shown stays, what is said from now on comes below it."""
         if self._live is not None:
             self._live.stop()
+            self._live = None
 
     def say(self, line: str) -> None:
-        (self._live.console if self._live else self._console).print(line, highlight=False, markup=False, soft_wrap=True)
+        self._console.print(line, highlight=False, markup=False, soft_wrap=True)
 
     @contextmanager
     def step(self, title: str) -> Iterator[Detail]:
@@ -43,13 +48,10 @@ class Steps:
         if self._live is None:
             yield from self._plain_step(title)
             return
-        task = self._live.add_task(title, total=1, detail="")
-        yield lambda line: self._detail(task, line)
-        self._live.update(task, completed=1, detail="")
-
-    def _detail(self, task: int, line: str) -> None:
-        if self._live is not None:
-            self._live.update(task, detail=escape(line[:_DETAIL_CHARS]))  # type: ignore[arg-type]
+        live = self._live
+        task = live.add_task(escape(title), total=1, detail="")
+        yield lambda line: live.update(task, detail=escape(line[:_DETAIL_CHARS]))
+        live.update(task, completed=1, detail="")
 
     def _plain_step(self, title: str) -> Iterator[Detail]:
         started = said = time.monotonic()

@@ -5,17 +5,20 @@ from __future__ import annotations
 import os
 from pathlib import Path
 from typing import Self
+from urllib.parse import urlsplit
 
-from pydantic import Field, SecretStr, model_validator
+from pydantic import Field, SecretStr, field_validator, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
+_PREFIX = "ANTIPHON_"
 _LOOPBACK = ("127.0.0.1", "localhost", "::1")
+_STORE_SCHEMES = ("redis", "rediss", "unix")
 
 
 class ListenSettings(BaseSettings):
     """Where a front listens. Arguments win over the environment."""
 
-    model_config = SettingsConfigDict(env_prefix="ANTIPHON_", extra="ignore")
+    model_config = SettingsConfigDict(env_prefix=_PREFIX, extra="ignore")
 
     host: str = "127.0.0.1"
     port: int = Field(default=8080, ge=1, le=65535)
@@ -29,9 +32,25 @@ class ListenSettings(BaseSettings):
             raise ValueError(f"listening on {self.host} needs an API key: set ANTIPHON_API_KEY, or listen on 127.0.0.1")
         return self
 
+    @field_validator("engines", check_fields=False)
+    @classmethod
+    def _are_http(cls, urls: tuple[str, ...]) -> tuple[str, ...]:
+        for url in urls:
+            parts = urlsplit(url)
+            if parts.scheme not in ("http", "https") or not parts.hostname:
+                raise ValueError(f"{url!r} is not the URL of an engine, such as http://127.0.0.1:30000")
+        return urls
+
+    @field_validator("store_url", check_fields=False)
+    @classmethod
+    def _is_redis(cls, url: str | None) -> str | None:
+        if url is not None and urlsplit(url).scheme not in _STORE_SCHEMES:
+            raise ValueError(f"{url!r} is not the URL of a store: redis://…, rediss://… or unix://…")
+        return url
+
 
 class UpSettings(ListenSettings):
-    """Settings of `antiphon up`."""
+    """Settings of `antiphon up`. Paths are made absolute."""
 
     data_dir: Path = Field(default_factory=lambda: _data_home() / "antiphon")
     """Models, sessions and logs."""
@@ -45,6 +64,24 @@ class UpSettings(ListenSettings):
     """Base URLs of SGLang servers to use instead of one of our own."""
     store_url: str | None = None
     """A Redis or Valkey to use instead of one of our own."""
+
+    @field_validator("data_dir", "model")
+    @classmethod
+    def _absolute(cls, path: Path | None) -> Path | None:
+        return path and Path(os.path.normpath(path.expanduser().absolute()))
+
+    @property
+    def front_environment(self) -> dict[str, str]:
+        """For a front: all of ours, and what is not given to it as an argument."""
+        environment = {**os.environ, f"{_PREFIX}DRAIN_S": str(self.drain_s)}
+        if self.api_key is not None:
+            environment[f"{_PREFIX}API_KEY"] = self.api_key.get_secret_value()
+        return environment
+
+    @property
+    def foreign_environment(self) -> dict[str, str]:
+        """For programs that are not ours: what we were started with, less our settings (a key is one of them)."""
+        return {name: value for name, value in os.environ.items() if not name.startswith(_PREFIX)}
 
 
 class Settings(ListenSettings):
@@ -62,12 +99,6 @@ class Settings(ListenSettings):
     anticipated_tokens_per_minute: int = Field(default=120_000, ge=0)
     """How much may be prefilled ahead for templates that rewrite history; 0 turns it off."""
     max_body_bytes: int = Field(default=32 * 1024 * 1024, gt=0)
-
-    @model_validator(mode="after")
-    def _needs_a_key_in_public(self) -> Settings:
-        if self.host not in _LOOPBACK and self.api_key is None:
-            raise ValueError(f"listening on {self.host} needs an API key: set ANTIPHON_API_KEY, or listen on 127.0.0.1")
-        return self
 
 
 def _data_home() -> Path:

@@ -1,21 +1,23 @@
-"""Keeps child processes alive: one that dies is started again, one that dies again and again ends everything."""
+"""Keeps child processes serving: one that dies is started again, one that dies again and again ends everything."""
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from dataclasses import dataclass
+from typing import Any, Protocol
 
 from router.child import Child
 from router.errors import RouterError
+from service.progress import Detail, Steps
 
 _FIRST_PAUSE_S = 0.5
 _LONGEST_PAUSE_S = 10.0
-_RAPID_S = 60.0
+_LONG_S = 60.0
+"""A child that served for so long did not die rapidly."""
 _MOST_RAPID_DEATHS = 5
 
-Start = Callable[[], Awaitable[Child]]
 Say = Callable[[str], None]
 
 
@@ -23,71 +25,131 @@ class GaveUpError(RouterError):
     """A child cannot be kept alive."""
 
 
-@dataclass(frozen=True, slots=True)
-class Part:
-    """One child to keep: what it is called, how it is started, and how long it may take to stop."""
+class Part(Protocol):
+    """One child to keep."""
 
-    name: str
-    start: Start
-    stop_grace_s: float
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def stop_grace_s(self) -> float:
+        """How long it may take to stop."""
+
+    async def start(self) -> Child:
+        """Start it, the same way every time. Raises RouterError or OSError."""
+
+    async def ready(self, child: Child, on_progress: Detail) -> None:
+        """Until it serves. Raises RouterError when it has died or will not."""
+
+    def explain(self, child: Child) -> str:
+        """Why it died, in one line."""
+
+
+@dataclass(slots=True)
+class _Kept:
+    part: Part
+    child: Child | None = None
+    keeping: asyncio.Task[None] | None = None
 
 
 class Supervisor:
-    """Children in the order in which they were added; they are stopped in the reverse order."""
+    """Parts, in an order in which each may need those before it: they are stopped in the reverse order."""
 
-    def __init__(self, say: Say) -> None:
+    def __init__(self, parts: Sequence[Part], say: Say) -> None:
         self._say = say
-        self._kept: list[tuple[Part, asyncio.Task[None]]] = []
-        self._children: dict[str, Child] = {}
-        self._stopping = False
-        self._hurry = False
+        self._kept = [_Kept(part) for part in parts]
+        self._gave_up: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
-    async def add(self, part: Part) -> Child:
-        """Start a child and keep it from now on. Raises what `part.start` raises; restarts only tell."""
-        child = await part.start()
-        self._children[part.name] = child
-        self._kept.append((part, asyncio.create_task(self._keep(part))))
-        return child
+    async def start(self, steps: Steps) -> None:
+        """Start all at once; return when each serves. Raises what a part's start or ready raises."""
+        await self.during(_together([self._first_life(kept, steps) for kept in self._kept]))
+
+    async def during(self, work: Coroutine[Any, Any, None]) -> None:
+        """Await `work`. Raises GaveUpError as soon as a part cannot be kept alive."""
+        working = asyncio.create_task(work)
+        try:
+            await asyncio.wait((working, self._gave_up), return_when=asyncio.FIRST_COMPLETED)
+            if self._gave_up.done():
+                self._gave_up.result()
+            working.result()
+        finally:
+            working.cancel()
+            await asyncio.gather(working, return_exceptions=True)
 
     async def watch(self) -> None:
-        """Returns never; raises GaveUpError when a child cannot be kept alive."""
-        await asyncio.gather(*(task for _, task in self._kept))
+        """Never returns. Raises GaveUpError when a part cannot be kept alive."""
+        await asyncio.shield(self._gave_up)
 
-    async def _keep(self, part: Part) -> None:
-        deaths: list[float] = []
-        while True:
-            reason = await self._children[part.name].wait()
-            if self._stopping:
-                return
-            deaths = [death for death in deaths if time.monotonic() - death < _RAPID_S]
-            deaths.append(time.monotonic())
-            if len(deaths) >= _MOST_RAPID_DEATHS:
-                last = self._children[part.name].last_line
-                raise GaveUpError(f"the {part.name} died {len(deaths)} times in a minute ({reason}): {last}")
-            self._say(f"the {part.name} {reason}; starting it again")
-            await asyncio.sleep(min(_LONGEST_PAUSE_S, _FIRST_PAUSE_S * 2 ** (len(deaths) - 1)))
-            await self._restart(part)
-
-    async def _restart(self, part: Part) -> None:
-        try:
-            self._children[part.name] = await part.start()
-        except (RouterError, OSError) as error:
-            raise GaveUpError(f"the {part.name} cannot be started again: {error}") from error
-
-    def hurry(self) -> None:
-        """Do not wait for anything any more."""
-        self._hurry = True
-
-    async def stop(self) -> None:
-        """Stop every child, the last added first; nothing of them is left."""
-        self._stopping = True
-        for part, task in reversed(self._kept):
-            child = self._children[part.name]
-            stopping = asyncio.create_task(child.stop(part.stop_grace_s))
-            while not stopping.done():
-                await asyncio.wait((stopping,), timeout=0.1)
-                if self._hurry and not stopping.done():
-                    stopping.cancel()
-                    await asyncio.gather(stopping, return_exceptions=True)
+    async def stop(self, hurry: asyncio.Event) -> None:
+        """Stop every part, without grace once `hurry` is set. Nothing of them is left."""
+        keeping = [kept.keeping for kept in self._kept if kept.keeping]
+        for task in keeping:
             task.cancel()
-            await asyncio.gather(task, return_exceptions=True)
+        await asyncio.gather(*keeping, return_exceptions=True)
+        for kept in reversed(self._kept):
+            if kept.child is not None:
+                await _stop(kept.child, kept.part.stop_grace_s, hurry)
+        self._gave_up.cancel()
+
+    async def _first_life(self, kept: _Kept, steps: Steps) -> None:
+        with steps.step(f"starting the {kept.part.name}") as detail:
+            kept.child = await kept.part.start()
+            await kept.part.ready(kept.child, detail)
+        kept.keeping = asyncio.create_task(self._keep(kept, kept.child))
+
+    async def _keep(self, kept: _Kept, child: Child) -> None:
+        rapid = 0
+        life: Awaitable[tuple[str, float]] = _life(kept.part, child)
+        while True:
+            why, served_s = await life
+            rapid = 1 if served_s >= _LONG_S else rapid + 1
+            if rapid >= _MOST_RAPID_DEATHS:
+                self._give_up(f"the {kept.part.name} died {rapid} times in a row: {why}")
+                return
+            self._say(f"{kept.part.name}: {why}; starting it again")
+            await asyncio.sleep(min(_LONGEST_PAUSE_S, _FIRST_PAUSE_S * 2 ** (rapid - 1)))
+            life = self._next_life(kept)
+
+    async def _next_life(self, kept: _Kept) -> tuple[str, float]:
+        child = None
+        try:
+            child = kept.child = await kept.part.start()
+            await kept.part.ready(child, lambda line: None)
+        except (RouterError, OSError) as error:
+            if child is not None:
+                await child.stop(kept.part.stop_grace_s)
+            return str(error), 0.0
+        self._say(f"{kept.part.name}: serves again")
+        return await _life(kept.part, child)
+
+    def _give_up(self, reason: str) -> None:
+        if not self._gave_up.done():
+            self._gave_up.set_exception(GaveUpError(reason))
+
+
+async def _life(part: Part, child: Child) -> tuple[str, float]:
+    """Until a serving child ends: why it did, and for how many seconds it served."""
+    since = time.monotonic()
+    await child.wait()
+    return part.explain(child), time.monotonic() - since
+
+
+async def _together(work: Sequence[Coroutine[Any, Any, None]]) -> None:
+    """All at once; the first failure cancels the others and is raised."""
+    tasks = [asyncio.create_task(one) for one in work]
+    try:
+        await asyncio.gather(*tasks)
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def _stop(child: Child, grace_s: float, hurry: asyncio.Event) -> None:
+    stopping = asyncio.create_task(child.stop(grace_s))
+    hurrying = asyncio.create_task(hurry.wait())
+    await asyncio.wait((stopping, hurrying), return_when=asyncio.FIRST_COMPLETED)
+    if not stopping.done():
+        stopping.cancel()  # which kills what is still there
+    hurrying.cancel()
+    await asyncio.gather(stopping, hurrying, return_exceptions=True)

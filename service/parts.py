@@ -1,0 +1,201 @@
+"""The three processes of `antiphon up`: how each is started, when it serves, why it died."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import aiohttp
+
+import service
+from programs.errors import StoreUnavailableError
+from programs.store import SessionStore, connect
+from router.child import Child
+from router.engine.diagnosis import diagnose
+from router.engine.server import EngineLaunch, EngineServer
+from router.errors import PreflightError, RouterError
+from service.progress import Detail
+from service.site import Site
+from service.supervisor import Part
+from service.valkey import valkey_argv
+
+_POLL_S = 0.1
+_REQUEST_S = 10.0
+_STORE_READY_S = 600.0
+"""A large history is read before anything is answered."""
+_STORE_STOP_S = 30.0
+_ENGINE_STOP_S = 15.0
+_FRONT_READY_S = 120.0
+_AFTER_DRAIN_S = 5.0
+_CHECKOUT = Path(service.__file__).parents[1]
+
+
+class NotServingError(RouterError):
+    """A process does not serve as it should."""
+
+
+def parts_of(site: Site) -> list[Part]:
+    """Each may need those before it."""
+    parts: list[Part] = []
+    if site.settings.store_url is None:
+        parts.append(StorePart(site))
+    if site.launch is not None:
+        parts.append(EnginePart(site.launch))
+    return [*parts, FrontPart(site)]
+
+
+@dataclass(frozen=True, slots=True)
+class StorePart:
+    site: Site
+    name: str = "session store"
+    stop_grace_s: float = _STORE_STOP_S
+
+    async def start(self) -> Child:
+        await self._until_alone()
+        return await Child.start(
+            valkey_argv(self.site.store_dir, self.site.store_socket),
+            env=self.site.settings.foreign_environment,
+            log_path=self._log,
+            orphan_grace_s=self.stop_grace_s,
+        )
+
+    async def ready(self, child: Child, on_progress: Detail) -> None:
+        store = SessionStore(connect(self.site.store_url), ttl_s=1)
+
+        async def answers() -> bool:
+            on_progress(child.last_line)
+            try:
+                await store.ping()
+            except StoreUnavailableError:
+                return False
+            return True
+
+        try:
+            await _until(answers, child, self, _STORE_READY_S)
+        finally:
+            await store.aclose()
+
+    def explain(self, child: Child) -> str:
+        return _last_words(child, self._log)
+
+    @property
+    def _log(self) -> Path:
+        return self.site.logs / "store.log"
+
+    async def _until_alone(self) -> None:
+        """After a kill of its `up` a server may still be writing: two of them would spoil the file."""
+        try:
+            async with asyncio.timeout(self.stop_grace_s):
+                while await _listens(self.site.store_socket):  # noqa: ASYNC110 - another process's
+                    await asyncio.sleep(_POLL_S)
+        except TimeoutError:
+            raise PreflightError(f"another server still serves {self.site.store_socket}") from None
+
+
+@dataclass(frozen=True, slots=True)
+class EnginePart:
+    launch: EngineLaunch
+    stop_grace_s: float = _ENGINE_STOP_S
+
+    @property
+    def name(self) -> str:
+        return f"engine {self.launch.profile.id}"
+
+    async def start(self) -> Child:
+        return (await EngineServer.start(self.launch)).child
+
+    async def ready(self, child: Child, on_progress: Detail) -> None:
+        await EngineServer(self.launch, child).wait_ready(on_progress)
+
+    def explain(self, child: Child) -> str:
+        return f"{diagnose(child.exit_reason or '', child.last_lines)} (log: {self.launch.log_path})"
+
+
+@dataclass(frozen=True, slots=True)
+class FrontPart:
+    site: Site
+    name: str = "front"
+
+    @property
+    def stop_grace_s(self) -> float:
+        return self.site.settings.drain_s + _AFTER_DRAIN_S
+
+    async def start(self) -> Child:
+        settings = self.site.settings
+        # -P: a directory called `service` where the user happens to be is not ours.
+        argv = [sys.executable, "-P", "-m", "service.cli", "serve", "--host", settings.host]
+        argv += ["--port", str(settings.port), "--model", str(self.site.model), "--name", self.site.model_name]
+        argv += ["--store", self.site.store_url]
+        argv += [part for url in self.site.engines for part in ("--engine", url)]
+        environment = settings.front_environment
+        return await Child.start(
+            argv,
+            env={**environment, "PYTHONPATH": _first(_CHECKOUT, environment)},
+            log_path=self._log,
+            orphan_grace_s=self.stop_grace_s,
+        )
+
+    async def ready(self, child: Child, on_progress: Detail) -> None:
+        """It answers; whether it can generate is another question."""
+
+        async def answers() -> bool:
+            on_progress(child.last_line)
+            return await ask_front(self.site, "/health") is None
+
+        await _until(answers, child, self, _FRONT_READY_S)
+
+    def explain(self, child: Child) -> str:
+        return _last_words(child, self._log)
+
+    @property
+    def _log(self) -> Path:
+        return self.site.logs / "front.log"
+
+
+async def ask_front(site: Site, path: str) -> str | None:
+    """None when `path` answers 200, else what it says instead."""
+    headers = {}
+    if site.settings.api_key is not None:
+        headers["Authorization"] = f"Bearer {site.settings.api_key.get_secret_value()}"
+    timeout = aiohttp.ClientTimeout(total=_REQUEST_S)
+    try:
+        async with (
+            aiohttp.ClientSession(headers=headers, timeout=timeout) as session,
+            session.get(site.base_url + path) as response,
+        ):
+            return None if response.status == 200 else await response.text()
+    except (aiohttp.ClientError, TimeoutError) as error:
+        return str(error) or "no answer"
+
+
+async def _until(answers: Callable[[], Awaitable[bool]], child: Child, part: Part, limit_s: float) -> None:
+    try:
+        async with asyncio.timeout(limit_s):
+            while not await answers():
+                if not child.running:
+                    raise NotServingError(f"the {part.name} does not start: {part.explain(child)}")
+                await asyncio.sleep(_POLL_S)
+    except TimeoutError:
+        raise NotServingError(f"the {part.name} has not answered for {limit_s:g} s: {part.explain(child)}") from None
+
+
+def _last_words(child: Child, log: Path) -> str:
+    said = f": {child.last_line}" if child.last_line else ""
+    return f"{child.exit_reason or 'still running'}{said} (log: {log})"
+
+
+def _first(directory: Path, environment: Mapping[str, str]) -> str:
+    return os.pathsep.join(filter(None, [str(directory), environment.get("PYTHONPATH")]))
+
+
+async def _listens(socket: Path) -> bool:
+    try:
+        _, writer = await asyncio.open_unix_connection(socket)
+    except OSError:
+        return False
+    writer.close()
+    return True
