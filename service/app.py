@@ -13,6 +13,7 @@ from starlette.responses import JSONResponse, Response
 
 from programs.anticipation import AnticipationBudget, Anticipator
 from programs.model import ChatModel
+from programs.probe import probe
 from programs.session import Sessions
 from programs.store import SessionStore, connect
 from router.engine.client import EngineClient
@@ -32,6 +33,7 @@ _CLIENT_CLOSED_REQUEST = 499
 def create_app(settings: Settings) -> FastAPI:
     """The front. The model's files are read here, so that a wrong directory is known before anything listens."""
     model = ChatModel.load(settings.model_dir, settings.model_name)
+    _log.info("%s: %s", model.name, probe(model.template, model.tokenizer).summary)
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
