@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import httpx
+import httpx2
 import pytest
 from openai import APIStatusError, AsyncOpenAI, ConflictError
 
@@ -70,7 +70,7 @@ class Talk:
                 events.append(event)
                 if sum(one.type == "response.output_text.delta" for one in events) == 3:
                     await asyncio.to_thread(interrupt)
-        except httpx.TransportError as error:
+        except httpx2.TransportError as error:
             events.append(error)
         return events
 
@@ -103,7 +103,7 @@ async def test_a_front_killed_in_mid_turn_stores_none_of_it(stack: Stack, talk: 
     await talk.extend("Name a city.")
     before = await stack.keys()
     *_, last = await talk.interrupted(stack.front.kill)
-    assert isinstance(last, httpx.TransportError)
+    assert isinstance(last, httpx2.TransportError)
     stack.front.start()
     assert await stack.keys() == before
     await talk.assert_all_there()
