@@ -11,9 +11,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import httpx2
 import pytest
-from openai import APIStatusError, AsyncOpenAI, ConflictError
+from openai import APIConnectionError, APIStatusError, AsyncOpenAI, ConflictError
 
 from tests.real.engines import BackgroundEngine
 from tests.real.front import MODEL, Stack, running_stack
@@ -70,7 +69,7 @@ class Talk:
                 events.append(event)
                 if sum(one.type == "response.output_text.delta" for one in events) == 3:
                     await asyncio.to_thread(interrupt)
-        except httpx2.TransportError as error:
+        except APIConnectionError as error:
             events.append(error)
         return events
 
@@ -103,7 +102,7 @@ async def test_a_front_killed_in_mid_turn_stores_none_of_it(stack: Stack, talk: 
     await talk.extend("Name a city.")
     before = await stack.keys()
     *_, last = await talk.interrupted(stack.front.kill)
-    assert isinstance(last, httpx2.TransportError)
+    assert isinstance(last, APIConnectionError)
     stack.front.start()
     assert await stack.keys() == before
     await talk.assert_all_there()
