@@ -298,6 +298,8 @@ class PromptBuilder:
         opening = "".join(text[start:first].split())
         if opening and not self._begins(spelling, opening):
             return None
+        if REASONING not in kept and self._before_answer(spelling) not in (None, opening):
+            return None
         return _Region(start, self._answer_end(text, kept), spelling.ids)
 
     def _answer_start(self, text: str, floor: int, first: int, ids: array[int]) -> int:
@@ -313,6 +315,13 @@ class PromptBuilder:
         end = self._next_end(text, last)
         calls = any(kind == "call" for kind, _ in kept)
         return end if calls or not text[last:end].strip() else last
+
+    def _before_answer(self, spelling: Spelling) -> str | None:
+        """What the engine wrote before its answer (an empty think block, say), whitespace left out."""
+        if spelling.answer is None:
+            return None
+        before = spelling.ids[: len(spelling.ids) - len(spelling.answer)]
+        return "".join(self.tokenizer.decode(before, skip_special_tokens=False).split())
 
     def _begins(self, spelling: Spelling, opening: str) -> bool:
         """Whether the engine itself wrote `opening` (given without whitespace) before its first part."""

@@ -145,6 +145,17 @@ def test_a_thinking_template_drops_reasoning_and_keeps_the_answers_spelling() ->
     assert 151667 not in prompt.ids
 
 
+def test_an_empty_think_block_goes_as_the_template_says() -> None:
+    prompts = builder("qwen3")
+    question = [Message("user", "why")]
+    asked = prompts.build(question, {}, now=NOW)
+    answer = array("I", [472, 8093, 1718])
+    output = array("I", [151667, 271, 151668, 271]) + answer
+    messages = [*question, Message("assistant", " HAVING"), Message("user", "more")]
+    prompt = prompts.build(messages, {1: Spelling(output, answer)}, now=NOW)
+    assert prompt.ids[len(asked.ids) :][: len(answer) + 1] == answer + array("I", [151645])
+
+
 def test_a_tool_loop_keeps_reasoning_and_the_calls_own_spelling() -> None:
     prompts = builder("qwen3")
     definition = '{"type": "function", "function": {"name": "rate", "parameters": {}}}'
