@@ -222,11 +222,15 @@ class Answer:
     def _answer_range(self, kept: int, rest: str) -> tuple[int, int] | None:
         if self._thinking:
             return None
+        spaced: tuple[int, int] | None = None
         stop = self._call_start if self._called and self._call_start is not None else kept
         for start in range(self._content_start, min(self._content_start + _LEADING_TOKENS, stop) + 1):
-            if self._text(start, stop) + rest == self.content:
+            text = self._text(start, stop) + rest
+            if text == self.content:
                 return start, kept
-        return None
+            if text.lstrip() == self.content:  # the first word's token begins with the space that is not shown
+                spaced = start, kept
+        return spaced
 
     def _content_text(self, stop: int) -> str:
         text = self._text(self._content_start, stop)
