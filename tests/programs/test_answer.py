@@ -98,7 +98,7 @@ def test_reasoning_stands_between_the_think_tokens(
     assert content + last.content == answer.content == tokenizer().decode(said).lstrip()
     span = answer.spelling(None).answer
     if span is not None:
-        assert tokenizer().decode(answer.ids[slice(*span)]) == answer.content
+        assert tokenizer().decode(answer.ids[slice(*span)]).lstrip() == answer.content
 
 
 def test_reasoning_that_never_ends_is_no_content() -> None:
