@@ -10,6 +10,7 @@ from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 import uvicorn
@@ -17,6 +18,7 @@ from redis import Redis
 from redis.exceptions import RedisError
 
 from service.app import create_app
+from service.services import Services
 from service.settings import Settings
 from service.valkey import store_url, valkey_argv
 from tests.fake_engine import FakeEngineOptions, running_fake_engine
@@ -24,15 +26,22 @@ from tests.fake_engine.running import FakeEngine
 from tests.model_files import tiny_model_dir
 
 MODEL = "tiny"
+PAGE = 4
+"""Of the engine's prefix cache, in tokens."""
+CONTEXT = 4096
 
 
 @dataclass(frozen=True)
 class Front:
-    """A front that listens, and what it stands on."""
+    """A front that listens, and the parts it was put together from."""
 
     url: str
-    engine: FakeEngine
-    store_url: str
+    services: Services
+
+    @property
+    def in_flight(self) -> int:
+        """Requests that the router believes its engines are working on."""
+        return sum(one.in_flight for one in self.services.router.replicas.values())
 
 
 @pytest.fixture(scope="session")
@@ -60,42 +69,62 @@ def model_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tiny_model_dir(tmp_path_factory.mktemp("model") / MODEL)
 
 
+def engine_options(model_dir: Path, **changes: Any) -> FakeEngineOptions:
+    """A fake engine for `model_dir`, as a front's tests need it."""
+    chosen: dict[str, Any] = {"eos_token_id": 0, "page_size": PAGE, "context_length": CONTEXT} | changes
+    return FakeEngineOptions(tokenizer=model_dir, **chosen)
+
+
 @pytest.fixture
 async def engine(model_dir: Path) -> AsyncIterator[FakeEngine]:
-    options = FakeEngineOptions(tokenizer=model_dir, eos_token_id=0, page_size=4, context_length=4096)
-    async with running_fake_engine(options) as engine:
+    async with running_fake_engine(engine_options(model_dir)) as engine:
         yield engine
 
 
 @pytest.fixture
 async def front(engine: FakeEngine, store: str, model_dir: Path) -> AsyncIterator[Front]:
     settings = Settings(engines=(engine.url,), model_dir=model_dir, store_url=store)
-    async with running_front(settings) as url:
-        yield Front(url, engine, store)
+    async with running_front(settings) as front:
+        yield front
 
 
 @asynccontextmanager
-async def running_front(settings: Settings) -> AsyncIterator[str]:
-    """A front on a free port, in this process, until its engines have been seen to generate."""
+async def front_on(
+    engine_changes: dict[str, Any], store: str, model_dir: Path
+) -> AsyncIterator[tuple[Front, FakeEngine]]:
+    """A front over an engine that differs from the usual one."""
+    async with running_fake_engine(engine_options(model_dir, **engine_changes)) as engine:
+        settings = Settings(engines=(engine.url,), model_dir=model_dir, store_url=store)
+        async with running_front(settings) as front:
+            yield front, engine
+
+
+@asynccontextmanager
+async def running_front(settings: Settings) -> AsyncIterator[Front]:
+    """A front on a free port, in this process, once its engines have been seen to generate (or to fail)."""
     app = create_app(settings)
-    server = uvicorn.Server(
-        uvicorn.Config(app, port=0, log_level="warning", lifespan="on", ws="none", timeout_graceful_shutdown=1)
-    )
-    serving = asyncio.create_task(server.serve())
-    while not server.started:
-        await asyncio.sleep(0.01)
-        if serving.done():
-            serving.result()
-    for _ in range(200):
-        if app.state.services.router.trouble() is None:
-            break
-        await asyncio.sleep(0.01)
+    config = uvicorn.Config(app, port=0, loop="none", log_level="warning", lifespan="on", ws="none")
+    config.load()
+    server = uvicorn.Server(config)  # not its serve(): that catches signals, and ends at the next of its ticks
+    server.lifespan = config.lifespan_class(config)
+    await server.startup()
     port = server.servers[0].sockets[0].getsockname()[1]
+    services = app.state.services
+    replicas = services.router.replicas.values()
     try:
-        yield f"http://127.0.0.1:{port}"
+        for _ in range(200):
+            if all(one.available or "has not answered" not in one.trouble for one in replicas):
+                break
+            await asyncio.sleep(0.005)
+        yield Front(f"http://127.0.0.1:{port}", services)
     finally:
-        server.should_exit = True
-        await serving
+        server.servers[0].close()
+        for connection in list(server.server_state.connections):
+            connection.shutdown()
+        for task in server.server_state.tasks:
+            task.cancel()
+        await asyncio.gather(*server.server_state.tasks, return_exceptions=True)
+        await server.lifespan.shutdown()
 
 
 def _wait_for(url: str) -> None:

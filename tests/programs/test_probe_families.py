@@ -12,7 +12,7 @@ from programs.probe import probe
 from programs.template import ChatTemplate
 from programs.tokenizer import Tokenizer
 from programs.verdict import Case, TemplateProbe, Verdict
-from tests.packages import TEMPLATE_OF, chat_template, chat_templates, tokenizer_json
+from tests.packages import REAL_TOKENIZERS, TEMPLATE_OF, chat_template, chat_templates, tokenizer_of
 
 SPECIAL_TOKENS = {"bos_token": "<bos>", "eos_token": "<eos>"}
 
@@ -89,10 +89,9 @@ def test_every_template_is_probed_without_an_exception_in_two_seconds() -> None:
     assert [len(one.findings) for one in found] == [len(Case)] * len(found)
 
 
-@pytest.mark.parametrize("name", TEMPLATE_OF)
+@pytest.mark.parametrize("name", REAL_TOKENIZERS)
 def test_typed_control_tokens_of_real_tokenizers_stay_text(name: str) -> None:
-    source = chat_template(TEMPLATE_OF[name])
-    found = probed(TEMPLATE_OF[name], Tokenizer(tokenizer_json(name), source))
+    found = probed(TEMPLATE_OF[name], tokenizer_of(name))
     assert found[Case.CONTROL_TOKENS].verdict == Verdict.PRESERVING
     assert row(found) == FAMILIES[TEMPLATE_OF[name]].split()
 

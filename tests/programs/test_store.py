@@ -154,40 +154,82 @@ async def test_a_store_that_is_not_there_is_said_to_be(tmp_path: Any) -> None:
     await nowhere.aclose()
 
 
+async def test_an_expired_ancestor_takes_its_forks_with_it(sessions: SessionStore, store: str) -> None:
+    base = await sessions.append(NewTurn(new_history(), turn([1], [2])))
+    fork = NewTurn(base.forked(1), turn([7], [8]))
+    await sessions.append(fork)
+    async with connect(store) as redis:
+        await redis.delete(*await _keys(redis, base.branch.id))
+    assert await reread(store, fork.place) is None
+
+
+async def test_a_front_reads_only_what_is_new_to_it(sessions: SessionStore, store: str) -> None:
+    """Of a branch that another front made longer: its cache grows, what it held stays right."""
+    other = SessionStore(connect(store), ttl_s=1000)
+    history = await sessions.append(NewTurn(new_history(), turn([1], [2])))
+    seen = [await other.read(TAG, Place(history.branch.id, 1))]
+    async with connect(store) as redis:  # what a front holds it does not ask for again
+        await cast("Any", redis).lset(f"antiphon:{{{TAG}}}:turns:{history.branch.id}", 0, b"gone")
+    for number in range(2, 5):
+        history = await sessions.append(NewTurn(history, turn([number], [number])))
+        seen.append(await other.read(TAG, Place(history.branch.id, number)))
+    await other.aclose()
+    assert [one.own for one in seen if one] == [1, 2, 3, 4]
+    assert seen[-1] == history
+
+
+class Tree:
+    """A session's tree as plain lists, beside the real one."""
+
+    def __init__(self, seed: int, writer: SessionStore) -> None:
+        self._chance = random.Random(seed)
+        self._writer = writer
+        self._heads: list[tuple[Place, History]] = []
+        self.plain: dict[Place, tuple[list[int], list[Message]]] = {}
+
+    async def grow(self, step: int) -> None:
+        """Append, fork where a template rewrote, or say the same again, after some turn or none."""
+        chance = self._chance
+        base = chance.choice(self._heads)[1] if self._heads and chance.random() < 0.85 else new_history()
+        cut = chance.randint(0, len(base.ids)) if chance.random() < 0.3 else len(base.ids)
+        fresh = [chance.randrange(3) for _ in range(chance.randint(1, 6))]
+        prompt = base.ids[:cut].tolist() + fresh
+        made = turn(fresh, [chance.randrange(3) for _ in range(chance.randint(0, 4))], f"question {step % 3}")
+        where = base if cut == len(base.ids) else base.forked(cut)
+        try:
+            history = await self._writer.append(NewTurn(where, made))
+        except TurnConflictError:
+            history = await self._append_beside(base, made, prompt)
+        place = Place(history.branch.id, history.own)
+        self._heads.append((place, history))
+        self.plain[place] = (prompt + unpack(made.output_ids).tolist(), [*base.messages, *made.messages])
+
+    async def _append_beside(self, base: History, made: Turn, prompt: list[int]) -> History:
+        sibling = await self._writer.read(TAG, Place(base.branch.id, base.own + 1))
+        assert sibling is not None
+        length = common_prefix(sibling.ids, array("I", prompt))
+        shared = int(sibling.turns[-1].messages[0] == made.messages[0])
+        rest = replace(made, prompt_ids=pack(prompt[length:]), messages=made.messages[shared:])
+        return await self._writer.append(NewTurn(base.forked_beside(sibling, shared, length), rest))
+
+
 @settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(seed=st.integers(0, 2**32), steps=st.integers(1, 25))
 async def test_any_tree_of_turns_reads_back_as_plain_lists(store: str, seed: int, steps: int) -> None:
-    """Append, fork, rebase and regenerate at random; a second front must see what a list of lists says."""
+    """Seen by the front that wrote it, by one that looked now and then, and by one that sees it only at the end."""
+    writer, other = (SessionStore(connect(store), ttl_s=1000) for _ in range(2))
     chance = random.Random(seed)
-    writer = SessionStore(connect(store), ttl_s=1000)
-    plain: dict[Place, tuple[list[int], list[Message]]] = {}
-    heads: dict[Place, History] = {}
+    tree = Tree(seed, writer)
     for step in range(steps):
-        base = heads[chance.choice(list(heads))] if heads and chance.random() < 0.85 else new_history()
-        cut = chance.randint(0, len(base.ids)) if chance.random() < 0.3 else len(base.ids)
-        fresh = [chance.randrange(100) for _ in range(chance.randint(1, 6))]
-        prompt = base.ids[:cut].tolist() + fresh
-        made = turn(fresh, [chance.randrange(100) for _ in range(chance.randint(0, 4))], f"question {step}")
-        where = base if cut == len(base.ids) else base.forked(cut)
-        try:
-            history = await writer.append(NewTurn(where, made))
-        except TurnConflictError:
-            sibling = await writer.read(TAG, Place(base.branch.id, base.own + 1))
-            assert sibling is not None
-            length = common_prefix(sibling.ids, array("I", prompt))
-            where = base.forked_beside(sibling, 0, length)
-            history = await writer.append(NewTurn(where, _with_prompt(made, prompt[length:])))
-        place = Place(history.branch.id, history.own)
-        heads[place] = history
-        messages = [*base.messages, *made.messages]
-        plain[place] = (prompt + unpack(made.output_ids).tolist(), messages)
+        await tree.grow(step)
+        place = chance.choice(list(tree.plain))
+        for front in (writer, other):
+            assert _plain(await front.read(TAG, place)) == tree.plain[place]
+    for place, expected in tree.plain.items():
+        assert _plain(await reread(store, place)) == expected
     await writer.aclose()
-    for place, (ids, messages) in plain.items():
-        seen = await reread(store, place)
-        assert seen is not None
-        assert seen.ids.tolist() == ids
-        assert list(seen.messages) == messages
+    await other.aclose()
 
 
-def _with_prompt(made: Turn, prompt: list[int]) -> Turn:
-    return replace(made, prompt_ids=pack(prompt))
+def _plain(history: History | None) -> tuple[list[int], list[Message]] | None:
+    return None if history is None else (history.ids.tolist(), list(history.messages))
