@@ -173,6 +173,21 @@ def test_think_tokens_in_the_middle_are_no_reasoning(said: list[int], sizes: lis
     assert shown.content.startswith(tokenizer().decode([*first, *said]))
 
 
+def test_whitespace_before_a_stop_string_is_not_content() -> None:
+    (space_b,) = (token for token in range(2, OPEN) if tokenizer().decode([token]) == " b")
+    half = next(token for token in range(2, OPEN) if tokenizer().decode([token]) == "\ufffd")
+    answer = Answer(tokenizer(), (), think=ThinkTokens(OPEN, CLOSE), stop=("b",))
+    assert read(answer, [OPEN, CLOSE, space_b, half], [2], "b").content == ""
+
+
+def test_a_stop_string_is_not_shown_in_the_reasoning_either() -> None:
+    whole = tokenizer()
+    answer = Answer(whole, (), think=ThinkTokens(OPEN, CLOSE), stop=("fox",))
+    ids = [OPEN, *whole.encode("the quick brown fox", after_control=True)]
+    shown = read(answer, ids, [1], "fox")
+    assert shown == AnswerDelta("the quick brown", "")
+
+
 def test_what_may_be_a_call_is_held_back_and_given_out_when_it_is_none() -> None:
     ids = [70, START, 71, 72]
     answer = Answer(tokenizer(), (), calls=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import unicodedata
 from functools import lru_cache
 from pathlib import Path
@@ -14,6 +15,7 @@ from tokenizers import Tokenizer as HfTokenizer
 from programs.errors import TokenizerError
 from programs.marks import protect, strip_marks
 from programs.tokenizer import Tokenizer
+from tests.model_files import CHATML, tiny_tokenizer
 from tests.packages import REAL_TOKENIZERS, real_tokenizer, tokenizer_of
 
 GOLDEN = [
@@ -162,3 +164,17 @@ def test_what_is_no_tokenizer_is_said_to_be_none(source: str) -> None:
 def test_a_missing_tokenizer_is_named(tmp_path: Path) -> None:
     with pytest.raises(TokenizerError, match=r"none/tokenizer\.json"):
         Tokenizer.load(tmp_path / "none")
+
+
+@pytest.mark.timeout(3)
+def test_a_control_token_of_one_character_can_be_typed() -> None:
+    """There is nothing inside it to break."""
+    described = json.loads(tiny_tokenizer().to_str())
+    added = described["added_tokens"]
+    taken = max(token["id"] for token in added) + len(described["model"]["vocab"]) + 1
+    added.append({**added[0], "id": taken, "content": "§"})
+    tokenizer = Tokenizer(json.dumps(described), CHATML)
+    assert "§" in tokenizer.controls
+    ids = tokenizer.encode(safe(tokenizer, "a§b"), after_control=True)
+    assert not set(ids) & tokenizer.control_ids
+    assert tokenizer.decode(ids) == "a§b"

@@ -124,6 +124,13 @@ async def test_without_a_replica_it_says_what_is_wrong_with_each_and_when_to_try
         await asyncio.sleep(0.1)
 
 
+async def test_a_router_ends_at_once_though_a_replica_has_just_failed() -> None:
+    async with asyncio.timeout(2), routed(1) as (router, (a,)):
+        await a.die()
+        with pytest.raises(NoReplicaError):
+            await deltas_of(router, request())
+
+
 async def test_a_request_at_fault_is_not_tried_again_and_harms_no_replica() -> None:
     async with routed(2) as (router, engines):
         received = [engine.state.received for engine in engines]

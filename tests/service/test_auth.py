@@ -48,6 +48,11 @@ async def test_every_route_needs_the_key(http: httpx.AsyncClient, model_dir: Pat
         assert answer.json()["error"]["type"] == "authentication_error"
 
 
+@pytest.mark.parametrize("path", ["/openapi.json", "/docs", "/redoc"])
+async def test_what_describes_the_routes_needs_the_key_too(http: httpx.AsyncClient, path: str) -> None:
+    assert (await http.get(path)).status_code in (401, 404)
+
+
 @pytest.mark.parametrize(
     "given",
     ["", "Bearer", "Bearer other", f"Basic {KEY}", KEY, f"Bearer {KEY}x", f"Bearer {KEY[:-1]}", "Bearer é"],

@@ -163,13 +163,29 @@ async def test_a_prompt_that_is_too_long_says_both_numbers(front: Front, engine:
     assert engine.state.received == 1, "the front asked the engine for more than its probe"
 
 
+async def test_every_prompt_is_either_answered_or_too_long_by_both_numbers(front: Front) -> None:
+    """Up to the very token: what the front lets through is not refused by the engine in its own words."""
+    short = (await chat(front, "x", return_token_ids=True, max_tokens=1)).json()
+    frame = len(short["antiphon"]["prompt_token_ids"]) - 1
+    codes = set()
+    for length in range(CONTEXT - frame - 10, CONTEXT - frame + 2):
+        answer = await chat(front, "x" * length, max_tokens=1)
+        codes.add("answered" if answer.status_code == 200 else answer.json()["error"]["code"])
+    assert codes == {"answered", "context_length_exceeded"}
+
+
 UNUSUAL = [
     {"seed": 2**63 - 1},
     {"seed": -1},
+    {"seed": 10**30},
+    {"top_k": 10**30},
+    {"tools": [tool({"type": "object", "properties": {"a": {"maximum": 10**30}}})]},
     {"tools": [tool(nested(150))]},
     {"tools": [tool(nested(250))]},
+    {"chat_template_kwargs": {"a": 10**30}},
     {"chat_template_kwargs": {"a": nested(300)}},
     {"chat_template_kwargs": {"a": None, "b": [1.5, True]}},
+    {"response_format": {"type": "json_schema", "json_schema": {"schema": {"maximum": 10**30}}}},
     {"response_format": {"type": "json_schema", "json_schema": {"schema": nested(250)}}},
     {"logit_bias": {"-1": 1}},
     {"logit_bias": {str(10**30): 1}},

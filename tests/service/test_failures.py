@@ -12,6 +12,7 @@ from typing import Any
 import aiohttp
 import openai
 import pytest
+from redis.asyncio import Redis
 
 from programs.store import connect
 from service.settings import Settings
@@ -109,6 +110,16 @@ async def test_one_failure_does_not_take_the_only_engine_out(front: Front, engin
     await chat(front, "hello")
     await asyncio.sleep(0.1)
     assert (await chat(front, "hello")).status_code == 200
+
+
+@pytest.mark.parametrize("status", [429, 503])
+async def test_an_engine_that_is_full_is_not_taken_for_dead(front: Front, engine: FakeEngine, status: int) -> None:
+    """One request is turned away; those after it are served without a pause."""
+    engine.fail(fail_next=1, fail_status=status)
+    turned_away = await chat(front, "hello")
+    after = await chat(front, "hello")
+    assert turned_away.status_code in (200, 429, 503)
+    assert after.status_code == 200
 
 
 async def test_an_engine_that_dies_in_mid_stream_ends_the_stream_in_an_error(
@@ -299,6 +310,23 @@ async def test_a_store_that_is_away_for_a_moment_is_waited_for(
         answer = await asking
         after = await respond(client, "more", previous_response_id=answer.id)
     assert prompt_of(after)[: len(seen_by(answer))] == seen_by(answer)
+
+
+@pytest.mark.slow  # waits as long as the append does
+@pytest.mark.parametrize("trouble", [{"maxmemory": "1"}, {"min-replicas-to-write": "1"}], ids=["full", "no replicas"])
+async def test_a_store_that_takes_no_writes_is_unavailable(store: str, front: Front, trouble: dict[str, str]) -> None:
+    healthy = {"maxmemory": "0", "min-replicas-to-write": "0"}
+    async with Redis.from_url(store) as redis:
+        for name, value in trouble.items():
+            await redis.config_set(name, value)
+        try:
+            whole = await chat(front, "hello")
+            streamed = await chat(front, "hello", stream=True)
+        finally:
+            for name, value in healthy.items():
+                await redis.config_set(name, value)
+    assert (whole.status_code, whole.json()["error"]["code"]) == (503, "store_unavailable")
+    assert '"store_unavailable"' in streamed.text
 
 
 @pytest.fixture

@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import signal
+import socket
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
 import httpx
+import pytest
 from typer.testing import CliRunner, Result
 
 from router.engine.preflight import pick_port
 from service.cli import app
 from tests.conftest import MODEL, engine_options
 from tests.fake_engine import running_fake_engine
+from tests.model_files import tiny_model_dir
 from tests.service.talk import CHAT, user
 
 
@@ -32,8 +35,54 @@ def one_line(result: Result) -> str:
     return lines[0]
 
 
+def test_a_port_in_use_is_one_clear_line(model_dir: Path) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        line = one_line(serve(model_dir, "--port", str(port)))
+    assert "in use" in line
+    assert str(port) in line
+
+
 def test_an_address_beyond_loopback_without_a_key_is_one_clear_line(model_dir: Path) -> None:
     assert "ANTIPHON_API_KEY" in one_line(serve(model_dir, "--host", "0.0.0.0"))
+
+
+def test_a_model_directory_that_is_not_there_is_one_clear_line(tmp_path: Path) -> None:
+    assert str(tmp_path / "none") in one_line(serve(tmp_path / "none"))
+
+
+@pytest.mark.parametrize("name", ["config.json", "tokenizer.json", "tokenizer_config.json"])
+def test_a_missing_file_is_named(name: str, tmp_path: Path) -> None:
+    tiny_model_dir(tmp_path / MODEL)
+    (tmp_path / MODEL / name).unlink()
+    assert name in one_line(serve(tmp_path / MODEL))
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "said"),
+    [
+        ("config.json", "{", "config.json"),
+        ("config.json", "{}", "config.json"),
+        ("config.json", "[]", "config.json"),
+        ("tokenizer.json", "{}", "tokenizer.json"),
+        ("tokenizer.json", "nonsense", "tokenizer.json"),
+        ("tokenizer_config.json", "[]", "tokenizer_config.json"),
+        ("chat_template.jinja", "{% if %}", "chat template, line 1"),
+        ("generation_config.json", "[", "generation_config.json"),
+    ],
+)
+def test_a_broken_file_is_one_clear_line(name: str, content: str, said: str, tmp_path: Path) -> None:
+    tiny_model_dir(tmp_path / MODEL)
+    (tmp_path / MODEL / name).write_text(content)
+    assert said in one_line(serve(tmp_path / MODEL))
+
+
+def test_a_tokenizer_that_knows_more_than_the_model_is_refused(tmp_path: Path) -> None:
+    tiny_model_dir(tmp_path / MODEL)
+    (tmp_path / MODEL / "config.json").write_text('{"max_position_embeddings": 64, "vocab_size": 9}')
+    assert "more than the 9" in one_line(serve(tmp_path / MODEL))
 
 
 @asynccontextmanager

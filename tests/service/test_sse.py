@@ -70,7 +70,7 @@ async def test_a_stream_sends_every_event_and_its_end() -> None:
     assert (end["body"], end["more_body"]) == (b"", False)
 
 
-@pytest.mark.parametrize("reads", [True], ids=["waits for the engine"])
+@pytest.mark.parametrize("reads", [True, False], ids=["waits for the engine", "waits for the client"])
 async def test_a_client_that_leaves_closes_the_source(reads: bool) -> None:
     client, source = Client(), Source(3, ends=False)
     if not reads:

@@ -246,7 +246,9 @@ async def test_a_refusal_is_quoted_in_all_the_shapes_it_comes_in(body: bytes) ->
             await deltas_of(client, request())
 
 
-@pytest.mark.parametrize("body", [b"", b"<html>", b"[]", b"{}"])
+@pytest.mark.parametrize(
+    "body", [b"", b"<html>", b"data: nonsense\n\n", b"data: {}\n\n", b"data: []\n\n", b"[]", b"{}"]
+)
 async def test_what_is_not_sglang_is_an_engine_error(body: bytes) -> None:
     """Never an exception of another kind, which the front would have to call its own fault."""
     async with answering(200, body) as client:
