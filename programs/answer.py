@@ -81,7 +81,8 @@ class Answer:
         for piece, ends_thinking in self._pieces(ids):
             if self._thinking:
                 text = self._detokenizer.push(piece)
-                reasoning += self._reason(text + (self._detokenizer.finish() if ends_thinking else ""))
+                text += self._detokenizer.finish() if ends_thinking else ""
+                reasoning += self._reason(text, final=ends_thinking)
             else:
                 content += self._say(self._detokenizer.push(self._before_calls(piece)))
             if ends_thinking:
@@ -130,12 +131,13 @@ class Answer:
         self._held = ""
         self._detokenizer = Detokenizer(self._tokenizer, self._context(self._content_start))
 
-    def _reason(self, text: str) -> str:
-        """Give out reasoning, but for whitespace that may turn out to be its end."""
+    def _reason(self, text: str, *, final: bool) -> str:
+        """Give out reasoning, but for whitespace that may turn out to be its end, and what may begin a stop string."""
         pending = self._held + text
         if not self.reasoning:
             pending = pending.lstrip()
-        shown = pending.rstrip()
+        certain = len(pending) if final else len(pending) - _overlap(pending, self._stop)
+        shown = pending[:certain].rstrip()
         self._held = pending[len(shown) :]
         self.reasoning += shown
         return shown
@@ -155,14 +157,16 @@ class Answer:
         text = self._held + self._detokenizer.finish()
         self._held = ""
         if self._thinking:
+            if isinstance(matched, str):
+                text = text.partition(matched)[0]
             return AnswerDelta(reasoning=self._finish_reasoning(text))
+        if self._content_start and not self.content:
+            text = text.lstrip()
         if isinstance(matched, str) and matched in self.content + text:
             cut = (self.content + text).index(matched)
             shown = text[: max(0, cut - len(self.content))]
             self.content = (self.content + shown)[:cut]
             return AnswerDelta(content=shown)
-        if self._content_start and not self.content:
-            text = text.lstrip()
         self.content += text
         return AnswerDelta(content=text)
 
@@ -200,7 +204,7 @@ class Answer:
 
     def spelling(self, matched: int | str | None) -> AnswerSpelling:
         """Which ids spell the finished answer: without the stop token, and without a stop string's tokens."""
-        if isinstance(matched, str):
+        if isinstance(matched, str) and not self._thinking:
             kept, rest = self._cut()
             tail = self._tokenizer.encode(rest, after_control=True) if rest else ()
             return AnswerSpelling(kept, pack(tail), self._answer_range(kept, rest))

@@ -15,7 +15,9 @@ from collections import OrderedDict
 from collections.abc import Callable
 from contextlib import aclosing
 from dataclasses import dataclass
+from hashlib import blake2b
 
+from programs.message import DIGEST_BYTES
 from router.errors import RouterError
 from router.request import GenerateRequest, Sampling
 from router.router import Router
@@ -41,12 +43,15 @@ class AnticipationCount:
 
 @dataclass(slots=True)
 class _Prefill:
-    """One prefix that is, or was, prefilled for the turn after the one called `uid`."""
+    """One prefix that is, or was, prefilled: how long it is, its digest, and what it cost to compute."""
 
-    uid: str
-    prefix: array[int]
+    length: int
+    digest: bytes
     task: asyncio.Task[None] | None = None
     computed: int = 0
+
+    def begins(self, prompt: array[int]) -> bool:
+        return _digest(prompt[: self.length]) == self.digest
 
 
 class Anticipator:
@@ -68,8 +73,8 @@ class Anticipator:
         """
         if cost <= 0 or uid in self._prefills or not self._router.idle(replica) or not self._take(cost):
             return False
-        prefill = _Prefill(uid, prefix)
-        prefill.task = asyncio.create_task(self._run(prefill, replica))
+        prefill = _Prefill(len(prefix), _digest(prefix))
+        prefill.task = asyncio.create_task(self._run(prefill, prefix, replica))
         self._prefills[uid] = prefill
         while len(self._prefills) > _REMEMBERED:
             self._waste(self._prefills.popitem(last=False)[1])
@@ -85,19 +90,19 @@ class Anticipator:
         self._allowance -= cost
         return True
 
-    async def _run(self, prefill: _Prefill, replica: str) -> None:
+    async def _run(self, prefill: _Prefill, prefix: array[int], replica: str) -> None:
         request = GenerateRequest(
-            rid=secrets.token_hex(16), prompt_ids=prefill.prefix, sampling=Sampling(max_new_tokens=0), home=replica
+            rid=secrets.token_hex(16), prompt_ids=prefix, sampling=Sampling(max_new_tokens=0), home=replica
         )
         try:
             async with aclosing(self._router.generate(request)) as deltas:
                 async for delta in deltas:
-                    prefill.computed = len(prefill.prefix) - delta.cached_tokens
+                    prefill.computed = len(prefix) - delta.cached_tokens
         except RouterError:
             return  # the turn itself will say what is wrong
         self.count.spent += prefill.computed
 
-    async def claim(self, uid: str | None) -> int:
+    async def claim(self, uid: str | None, prompt: array[int]) -> int:
         """The turn after `uid` has come: how many tokens of its prompt were prefilled for it.
 
         Its own prefill, if still running, is waited for, since its prompt begins with it; all others make way.
@@ -107,6 +112,9 @@ class Anticipator:
         if own is None or own.task is None:
             return 0
         await asyncio.wait((own.task,))
+        if not own.begins(prompt):
+            self._waste(own)
+            return 0
         self.count.used += own.computed
         return own.computed
 
@@ -122,3 +130,10 @@ class Anticipator:
         self._make_way()
         tasks = [prefill.task for prefill in self._prefills.values() if prefill.task is not None]
         await asyncio.gather(*tasks, return_exceptions=True)
+        for prefill in self._prefills.values():
+            self._waste(prefill)
+        self._prefills.clear()
+
+
+def _digest(ids: array[int]) -> bytes:
+    return blake2b(ids.tobytes(), digest_size=DIGEST_BYTES).digest()

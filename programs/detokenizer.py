@@ -9,6 +9,7 @@ from programs.tokenizer import Tokenizer
 
 _CONTEXT_IDS = 5
 _REPLACEMENT = "\ufffd"
+_CHARACTER_BYTES = 4
 
 
 class Detokenizer:
@@ -35,9 +36,28 @@ class Detokenizer:
         return self._advance(final=True)
 
     def _advance(self, *, final: bool) -> str:
-        before = self._tokenizer.decode(self._ids[self._window : self._given])
-        after = self._tokenizer.decode(self._ids[self._window :])
-        if len(after) <= len(before) or (after.endswith(_REPLACEMENT) and not final):
+        before = self._decode(self._window, self._given)
+        after = self._decode(self._window, len(self._ids))
+        if len(after) <= len(before):
             return ""
-        self._window, self._given = self._given, len(self._ids)
+        end = len(self._ids)
+        if after.endswith(_REPLACEMENT) and not final:
+            end = self._certain_end(after)
+            after = self._decode(self._window, end)
+        if end <= self._given:
+            return ""
+        self._window, self._given = self._given, end
         return after[len(before) :]
+
+    def _certain_end(self, after: str) -> int:
+        """Up to where cut characters stay cut, whatever comes: a character has at most four bytes."""
+        newest = len(self._ids) - _CHARACTER_BYTES
+        if newest - self._given < _CHARACTER_BYTES:
+            return self._given
+        for end in range(newest, newest - _CHARACTER_BYTES, -1):
+            if self._decode(self._window, end) + self._decode(end, len(self._ids)) == after:
+                return end
+        return self._given
+
+    def _decode(self, start: int, stop: int) -> str:
+        return self._tokenizer.decode(self._ids[start:stop])

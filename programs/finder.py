@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from programs.errors import UnknownConversationError, UnknownResponseError
 from programs.ledger import Branch, History, new_name
@@ -106,6 +106,10 @@ class LedgerFinder:
     def _seed(self, request: TurnRequest) -> bytes:
         head = (canonical(message).decode() for message in request.head)
         return chain_seed(request.tenant, self._model, *head)
+
+    def restarted(self, history: History) -> History:
+        """An empty branch of the same session that stands on no other."""
+        return History.empty(replace(history.branch, id=new_name(), lineage=()))
 
     def _new_history(self, request: TurnRequest, tag: str) -> History:
         return History.empty(

@@ -21,10 +21,12 @@ CONTENT: Part = ("content", 0)
 _OPEN, _CLOSE, _BREAK = "\ufdd0", "\ufdd1", "\ufdd2"
 _KINDS: dict[Kind, str] = {"reasoning": "\ufdd3", "content": "\ufdd4", "call": "\ufdd5"}
 _KIND_OF = {char: kind for kind, char in _KINDS.items()}
+_QUOTE = "\ufdd6"
 _DIGIT_ZERO = 0xFDD8
 _NUMBER = "[\ufdd8-\ufde1]+"
 _NONCHARACTERS = re.compile("[\ufdd0-\ufdef]")
 _OPENING = re.compile(f"{_OPEN}({_NUMBER})([\ufdd3-\ufdd5])({_NUMBER})")
+_QUOTED = re.compile(f"{_QUOTE}({_NUMBER}){_CLOSE}")
 _ANY_MARK = re.compile(f"{_OPEN}{_NUMBER}[\ufdd3-\ufdd5]{_NUMBER}|[\ufdd0-\ufdef]")
 
 
@@ -45,8 +47,15 @@ def protect(text: str, control_pattern: re.Pattern[str] | None) -> str:
     if control_pattern is None:
         return text
     while control_pattern.search(text):
-        text = control_pattern.sub(lambda match: match[0][0] + _BREAK + match[0][1:], text)
+        text = control_pattern.sub(lambda match: _broken(match[0]), text)
     return text
+
+
+def _broken(control: str) -> str:
+    """A control token's spelling with a mark in it; one of a single character is written as its number."""
+    if len(control) == 1:
+        return f"{_QUOTE}{_digits(ord(control))}{_CLOSE}"
+    return control[0] + _BREAK + control[1:]
 
 
 def mark(text: str, message: int, part: Part) -> str:
@@ -57,18 +66,30 @@ def mark(text: str, message: int, part: Part) -> str:
 
 def strip_marks(text: str) -> str:
     """`text` as the template meant it."""
-    return text if text.isascii() else _ANY_MARK.sub("", text)
+    if text.isascii():
+        return text
+    return _ANY_MARK.sub("", _QUOTED.sub(lambda match: chr(_number(match[1])), text))
 
 
 def find_marked(text: str, start: int = 0) -> Iterator[Marked]:
     """The marked parts that came through the template whole, in order."""
     for opening in _OPENING.finditer(text, start):
-        close = text.find(_CLOSE, opening.end())
+        close = _closing(text, opening.end())
         following = text.find(_OPEN, opening.end())
         if close < 0 or 0 <= following < close:
             continue
         part = (_KIND_OF[opening[2]], _number(opening[3]))
         yield Marked(_number(opening[1]), part, (opening.start(), close + 1), (opening.end(), close))
+
+
+def _closing(text: str, start: int) -> int:
+    """Where the mark that closes a part is, past those of quoted characters; -1 when it is not there."""
+    close = text.find(_CLOSE, start)
+    quote = text.find(_QUOTE, start)
+    while 0 <= quote < close:
+        start = close + 1
+        close, quote = text.find(_CLOSE, start), text.find(_QUOTE, start)
+    return close
 
 
 def _digits(number: int) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -14,6 +13,8 @@ from programs.errors import TemplateError, TokenizerError
 from programs.prompt import PromptBuilder
 from programs.template import ChatTemplate
 from programs.tokenizer import Tokenizer
+from router.errors import ModelError
+from router.model.directory import ModelDirectory
 from router.request import Sampling
 
 _SAMPLING_DEFAULTS = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty")
@@ -37,26 +38,29 @@ class ChatModel:
     def load(cls, directory: Path, name: str | None = None) -> ChatModel:
         """Read the files that a model directory holds beside its weights.
 
-        Raises TemplateError, TokenizerError or OSError, each naming what is missing or wrong.
+        Raises ModelError, TemplateError or TokenizerError, each naming what is missing or wrong.
         """
-        config = _read_json(directory / "config.json")
-        tokenizer_config = _read_json(directory / "tokenizer_config.json")
-        source = _template_source(directory, tokenizer_config)
-        generation = _read_json(directory / "generation_config.json", optional=True)
-        tokenizer = Tokenizer.load(directory, source)
-        if tokenizer.vocabulary_size > config["vocab_size"]:
+        files = ModelDirectory.read(directory)
+        if not files.tokenizer_config:
+            raise ModelError(f"model {directory}: tokenizer_config.json is missing or says nothing")
+        if files.chat_template is None:
+            raise TemplateError(
+                f"{directory} has no chat template (chat_template.jinja, or one in tokenizer_config.json)"
+            )
+        tokenizer = Tokenizer.load(directory, files.chat_template)
+        if tokenizer.vocabulary_size > files.vocab_size:
             raise TokenizerError(
                 f"{directory}: the tokenizer has {tokenizer.vocabulary_size} tokens, more than the "
-                f"{config['vocab_size']} that config.json says the model knows"
+                f"{files.vocab_size} that config.json says the model knows"
             )
         return cls(
             name=name or directory.name,
             created=int((directory / "config.json").stat().st_mtime),
-            context_length=int(config["max_position_embeddings"]),
+            context_length=files.context_length,
             tokenizer=tokenizer,
-            template=ChatTemplate(source, _special_tokens(tokenizer_config)),
-            sampling_defaults=_sampling_defaults(generation),
-            end_ids=_end_ids(generation, config),
+            template=ChatTemplate(files.chat_template, _special_tokens(files.tokenizer_config)),
+            sampling_defaults=_sampling_defaults(files.generation_config),
+            end_ids=frozenset(files.eos_ids),
         )
 
     @cached_property
@@ -84,25 +88,6 @@ class ChatModel:
         return replace(sampling, **missing)
 
 
-def _read_json(path: Path, *, optional: bool = False) -> dict[str, Any]:
-    if optional and not path.exists():
-        return {}
-    content: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-    return content
-
-
-def _template_source(directory: Path, tokenizer_config: Mapping[str, Any]) -> str:
-    path = directory / "chat_template.jinja"
-    if path.exists():
-        return path.read_text(encoding="utf-8")
-    source = tokenizer_config.get("chat_template")
-    if isinstance(source, list):  # several named templates: the default one is for chat
-        source = next((one["template"] for one in source if one["name"] == "default"), None)
-    if not isinstance(source, str):
-        raise TemplateError(f"{directory} has no chat template (chat_template.jinja, or one in tokenizer_config.json)")
-    return source
-
-
 def _special_tokens(tokenizer_config: Mapping[str, Any]) -> dict[str, str]:
     """`bos_token` and its like, by the names that templates use."""
     tokens: dict[str, str] = {}
@@ -114,12 +99,3 @@ def _special_tokens(tokenizer_config: Mapping[str, Any]) -> dict[str, str]:
 
 def _sampling_defaults(generation: Mapping[str, Any]) -> dict[str, float | int]:
     return {name: generation[name] for name in _SAMPLING_DEFAULTS if isinstance(generation.get(name), int | float)}
-
-
-def _end_ids(*configs: Mapping[str, Any]) -> frozenset[int]:
-    """`eos_token_id` of the first config that has one; it may be a number or a list."""
-    for config in configs:
-        ids = config.get("eos_token_id")
-        if ids is not None:
-            return frozenset(ids if isinstance(ids, list) else [ids])
-    return frozenset()

@@ -29,6 +29,7 @@ from programs.template import ChatTemplate
 from programs.tokenizer import ControlToken, Tokenizer
 
 _CACHED_TOOL_LISTS = 64
+_CACHED_GENERATION_PROMPTS = 64
 _GENERATION_PROBE = (Message("user", "a"),)
 _ANSWER_PROBES = (Message("assistant", "b"), Message("assistant", "b", reasoning="c"))
 
@@ -338,6 +339,8 @@ class PromptBuilder:
         """What the template writes to ask for an answer: `<|im_start|>assistant` and a newline, for one."""
         key = repr(arguments)
         if key not in self._generation_prompts:
+            if len(self._generation_prompts) >= _CACHED_GENERATION_PROMPTS:
+                self._generation_prompts.clear()
             shown = [self._shown(message, index, False) for index, message in enumerate(_GENERATION_PROBE)]
             without = self.template.render(shown, add_generation_prompt=False, now=now, arguments=arguments)
             asking = self.template.render(shown, add_generation_prompt=True, now=now, arguments=arguments)

@@ -94,7 +94,7 @@ class Sessions:
         sampling = self._fitted(request, len(prompt.ids))
         history, common = _continued(found.history, prompt)
         last = found.history.last
-        anticipated = await self._anticipator.claim(last.uid if last else None)
+        anticipated = await self._anticipator.claim(last.uid if last else None, prompt.ids)
         reuse = self._reuse(request, found, prompt, common)
         return _Plan(request, found, prompt, history, common, sampling, reuse, self._think(prompt), anticipated)
 
@@ -227,8 +227,10 @@ class Sessions:
         """A fork for a turn whose place was taken, and the turn without what the one that took it holds already."""
         history = plan.history
         sibling = await self._store.read(history.branch.tag, Place(history.branch.id, history.own + 1))
-        if sibling is None:
-            return history.forked(len(history.ids)), turn
+        if sibling is None:  # what this history stands on has expired: begin again, with all of it
+            root = self.finder.restarted(history)
+            messages = plan.found.history.messages + turn.messages
+            return root, replace(turn, messages=messages, prompt_ids=pack(plan.prompt.ids))
         shared = _common_messages(sibling.turns[-1].messages[:-1], turn.messages[:-1])
         length = common_prefix(sibling.ids, plan.prompt.ids)
         rest = pack(plan.prompt.ids[length:])
@@ -271,9 +273,10 @@ class Sessions:
         if request.history == "append" or not self.model.rewrites:
             return
         foreseen = self._foresee(request, turn.head, history)
-        cost = len(foreseen) - min(common_prefix(foreseen, history.ids), history.cached_length)
+        held = min(common_prefix(foreseen, history.ids), history.cached_length)
+        cost = len(foreseen) - held
         info = self._router.info
-        if info is not None and cost >= info.page_size:
+        if info is not None and len(foreseen) // info.page_size > held // info.page_size:
             self._anticipator.begin(turn.uid, foreseen, cost, turn.replica)
 
 

@@ -26,7 +26,6 @@ from typing import Any, cast
 
 import msgspec
 from redis.asyncio import Redis
-from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import RedisError, ResponseError
 
 from programs.errors import StoreUnavailableError, TurnConflictError
@@ -48,6 +47,9 @@ local response, conversation = nil, nil
 local rest = 4
 if ARGV[7] ~= '' then response, rest = KEYS[rest], rest + 1 end
 if ARGV[8] == '1' then conversation, rest = KEYS[rest], rest + 1 end
+for i = rest, #KEYS do
+  if redis.call('EXISTS', KEYS[i]) == 0 then return 0 end
+end
 if conversation and redis.call('HGET', conversation, 'place') ~= ARGV[9] then return 0 end
 redis.call('HSET', KEYS[1], 'turns', own + 1, 'last', ARGV[2], 'branch', ARGV[4])
 redis.call('RPUSH', KEYS[2], ARGV[3])
@@ -324,9 +326,9 @@ def _turn(packed: bytes) -> Turn:
 async def _translated() -> AsyncIterator[None]:
     try:
         yield
-    except ResponseError:
-        raise
-    except (RedisError, RedisConnectionError, OSError) as error:
+    except ResponseError as error:
+        raise StoreUnavailableError(f"the session store refuses: {error}") from error
+    except (RedisError, OSError) as error:
         raise StoreUnavailableError(f"the session store cannot be reached: {error}") from error
 
 

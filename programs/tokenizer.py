@@ -19,8 +19,8 @@ from programs.errors import TokenizerError
 _ANCHOR = "\ufdee"
 """A noncharacter that stands for "a control token came before" when text is encoded on its own."""
 
-_CACHED_TEXTS = 16_384
-_CACHED_TEXT_CHARS = 65_536
+_CACHED_TEXTS = 4_096
+_CACHED_TEXT_CHARS = 16_384
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +62,8 @@ class Tokenizer:
         path = directory / "tokenizer.json"
         try:
             return cls(path.read_text(encoding="utf-8"), template_source)
+        except TokenizerError as error:
+            raise TokenizerError(f"{directory}: {error}") from error
         except OSError as error:
             raise TokenizerError(f"cannot read {path}: {error.strerror}") from error
 

@@ -9,6 +9,7 @@ RouterError
 └── EngineError             a replica answered, but not with tokens
     ├── EngineRefusedError  the request is at fault (the engine's 4xx): never retried
     ├── EngineUnavailableError  could not be reached, is loading, or answered 5xx
+    │   └── EngineBusyError         is full: another replica, or a moment later, will do
     └── EngineBrokeError    the stream ended before the generation did
 """
 
@@ -57,6 +58,10 @@ class EngineRefusedError(EngineError):
 
 class EngineUnavailableError(EngineError):
     """The engine could not be reached, is still loading, or answered 5xx."""
+
+
+class EngineBusyError(EngineUnavailableError):
+    """The engine has more to do than it takes on (429, 503); it lives."""
 
 
 class EngineBrokeError(EngineError):

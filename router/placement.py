@@ -21,7 +21,7 @@ class Candidate:
 def choose(candidates: Sequence[Candidate], home: str | None, tried: Collection[str]) -> str | None:
     """The home of the session while it can take it, else the one with the least in flight; None when there is none.
 
-    Replicas in `tried` come into question again only when nothing else is left, for a connection that had gone stale.
+    Replicas in `tried` come into question again only when nothing else is left: they were full a moment ago.
     """
     available = [one for one in candidates if one.available]
     fresh = [one for one in available if one.name not in tried] or available

@@ -6,16 +6,17 @@ import asyncio
 import time
 from array import array
 from collections.abc import AsyncGenerator, Callable, Sequence
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from dataclasses import dataclass, field
 
 from router.engine.client import EngineClient, ServerInfo
-from router.errors import EngineError, EngineRefusedError, EngineUnavailableError, NoReplicaError
+from router.errors import EngineBusyError, EngineError, EngineRefusedError, EngineUnavailableError, NoReplicaError
 from router.placement import Candidate, choose
 from router.request import Delta, GenerateRequest, ParsedText, Sampling
 
 _PROBE_RID = "antiphon-probe-"
 _RID_LENGTH = 32
+_RETRY_AFTER_S = 5.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +71,7 @@ class Router:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+        await asyncio.gather(*(replica.client.aclose() for replica in self.replicas.values()))
 
     async def generate(self, request: GenerateRequest) -> AsyncGenerator[Delta]:
         """Deltas from the best placed replica; from another one while nothing has come and the first cannot.
@@ -78,6 +80,7 @@ class Router:
         a stream ends after its first delta.
         """
         tried: set[str] = set()
+        busy: EngineBusyError | None = None
         for _ in range(max(2, len(self.replicas))):
             replica = self._place(request, tried)
             tried.add(replica.name)
@@ -88,11 +91,13 @@ class Router:
                         started = True
                         yield delta
                     return
+            except EngineBusyError as error:
+                busy = error
             except EngineUnavailableError as error:
                 if started:
                     raise
                 self._lost(replica, str(error))
-        raise self._none_available()
+        raise NoReplicaError(str(busy), _RETRY_AFTER_S) if busy else self._none_available()
 
     async def parse_calls(self, name: str, text: str, tools: Sequence[str]) -> ParsedText:
         """The tool calls in finished `text`, as the replica called `name` reads them (or another, when it is gone).
@@ -126,7 +131,7 @@ class Router:
 
     def _none_available(self) -> NoReplicaError:
         troubles = "; ".join(f"{one.name} {one.trouble}" for one in self.replicas.values())
-        return NoReplicaError(f"no engine can take this request now: {troubles}", retry_after_s=5.0)
+        return NoReplicaError(f"no engine can take this request now: {troubles}", _RETRY_AFTER_S)
 
     def _lost(self, replica: Replica, trouble: str) -> None:
         """Ask whether it still lives, at once: until then it takes nothing more."""
@@ -156,10 +161,10 @@ class Router:
             if not self._lately_proven(replica):
                 await self._probe(replica)
             pause = self._watch.probe_every_s if replica.available else self._watch.retry_every_s
-            try:
-                await asyncio.wait_for(replica.wake.wait(), pause)
-            except TimeoutError:
-                continue
+            # not wait_for: before Python 3.12 it may swallow the cancellation that ends us
+            with suppress(TimeoutError):
+                async with asyncio.timeout(pause):
+                    await replica.wake.wait()
 
     def _lately_proven(self, replica: Replica) -> bool:
         if not replica.available or replica.proven is None:

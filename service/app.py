@@ -41,7 +41,8 @@ def create_app(settings: Settings) -> FastAPI:
             app.state.services = services
             yield
 
-    app = FastAPI(title="Antiphon", lifespan=lifespan, dependencies=[Depends(require_key)])
+    described = "/openapi.json" if settings.api_key is None else None  # FastAPI's own routes ask for no key
+    app = FastAPI(title="Antiphon", lifespan=lifespan, dependencies=[Depends(require_key)], openapi_url=described)
     for module in (chat, responses, conversations, health):
         app.include_router(module.router)
     for expected in EXPECTED_ERRORS:

@@ -7,6 +7,7 @@ import socket
 
 import uvicorn
 
+from router.engine.preflight import check_ports
 from service.app import create_app
 from service.settings import Settings
 
@@ -14,11 +15,12 @@ _BACKLOG = 2048
 
 
 def serve(settings: Settings) -> None:
-    """Serve until a signal; then turns in flight may end. Raises OSError when the port cannot be had."""
+    """Serve until a signal; then turns in flight may end. Raises PreflightError when the port cannot be had."""
     logging.basicConfig(level=logging.INFO, format="%(levelname)s %(name)s: %(message)s")
-    listener = _listen(settings.host, settings.port)
+    check_ports(settings.host, [settings.port])
+    app = create_app(settings)
     config = uvicorn.Config(
-        create_app(settings),
+        app,
         loop="uvloop",
         http="httptools",
         ws="none",
@@ -27,7 +29,8 @@ def serve(settings: Settings) -> None:
         access_log=False,
         timeout_graceful_shutdown=settings.drain_s,
     )
-    uvicorn.Server(config).run(sockets=[listener])
+    with _listen(settings.host, settings.port) as listener:
+        uvicorn.Server(config).run(sockets=[listener])
 
 
 def _listen(host: str, port: int) -> socket.socket:

@@ -12,11 +12,12 @@ from typing import Any, cast
 import aiohttp
 import orjson
 
-from router.errors import EngineBrokeError, EngineRefusedError, EngineUnavailableError
+from router.errors import EngineBrokeError, EngineBusyError, EngineRefusedError, EngineUnavailableError
 from router.request import Delta, Finish, FinishType, GenerateRequest, ParsedCall, ParsedText, Sampling, TokenLogprob
 
 _CONNECT_TIMEOUT_S = 5.0
 _CONTROL_TIMEOUT_S = 10.0
+_CLOSE_S = 2.0
 _EVENT_PREFIX = b"data:"
 _DONE = b"[DONE]"
 _JSON_HEADERS = {"Content-Type": "application/json"}
@@ -56,7 +57,7 @@ class EngineClient:
                 model_path=str(info["model_path"]),
                 served_model_name=str(info["served_model_name"]),
                 context_length=context_length,
-                max_prompt_tokens=int(info.get("max_req_input_len") or context_length - 1),
+                max_prompt_tokens=int(info.get("max_req_input_len") or context_length) - 1,
                 page_size=int(info["page_size"]),
                 max_total_tokens=int(info["max_total_num_tokens"]),
                 tool_call_parser=info.get("tool_call_parser"),
@@ -116,7 +117,7 @@ class EngineClient:
                 if response.status != 200:
                     raise _refusal(self.name, response.status, await response.read())
                 async for event in _events(response.content):
-                    yield reader.read(event)
+                    yield self._read(reader, event)
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
             if reader.finished:
                 return
@@ -126,18 +127,30 @@ class EngineClient:
         if not reader.finished:
             raise EngineBrokeError(f"{self.name} ended its stream before the generation ended")
 
+    def _read(self, reader: _ChunkReader, event: bytes) -> Delta:
+        try:
+            return reader.read(event)
+        except (KeyError, IndexError, TypeError, ValueError, AttributeError) as error:
+            kind = EngineBrokeError if reader.seen else EngineUnavailableError
+            raise kind(f"{self.name} does not stream as SGLang does: {error!r}") from error
+
     def _abort_soon(self, rid: str) -> None:
         """Abort without waiting: whoever left is not there to wait. Closing the connection would do it, but later."""
         task = asyncio.get_running_loop().create_task(self._abort(rid))
         self._aborts.add(task)
         task.add_done_callback(self._aborts.discard)
 
+    async def aclose(self) -> None:
+        """Wait, not for long, until the server has been told of every request that was left."""
+        if self._aborts:
+            await asyncio.wait(self._aborts, timeout=_CLOSE_S)
+
     async def _abort(self, rid: str) -> None:
         timeout = aiohttp.ClientTimeout(total=_CONTROL_TIMEOUT_S, sock_connect=_CONNECT_TIMEOUT_S)
         try:
             async with self._session.post(self.url + "/abort_request", json={"rid": rid}, timeout=timeout):
                 pass
-        except (aiohttp.ClientError, TimeoutError, OSError):
+        except (aiohttp.ClientError, TimeoutError, OSError, RuntimeError):
             return  # a server that cannot be reached generates for no one
 
 
@@ -253,7 +266,9 @@ async def _events(content: aiohttp.StreamReader) -> AsyncGenerator[bytes]:
 
 def _refusal(name: str, status: int, body: bytes) -> EngineRefusedError | EngineUnavailableError:
     message = _message(body)
-    if 400 <= status < 500 and status not in (408, 429):
+    if status in (429, 503):
+        return EngineBusyError(f"{name} answered {status}: {message}")
+    if 400 <= status < 500 and status != 408:
         return EngineRefusedError(message)
     return EngineUnavailableError(f"{name} answered {status}: {message}")
 

@@ -21,6 +21,7 @@ class ModelDirectory:
     path: Path
     config: Mapping[str, Any]
     tokenizer_config: Mapping[str, Any]
+    generation_config: Mapping[str, Any]
     chat_template: str | None
     context_length: int
     vocab_size: int
@@ -42,6 +43,7 @@ class ModelDirectory:
             path=path,
             config=config,
             tokenizer_config=tokenizer_config,
+            generation_config=generation,
             chat_template=_chat_template(path, tokenizer_config),
             context_length=_context_length(path, text_config),
             vocab_size=_integer(path, text_config, "vocab_size"),

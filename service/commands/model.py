@@ -17,6 +17,7 @@ from programs.errors import ProgramsError
 from programs.model import ChatModel
 from programs.probe import probe
 from programs.verdict import Finding, TemplateProbe, Verdict
+from router.errors import RouterError
 from service.commands.fail import fail
 
 app = typer.Typer(no_args_is_help=True, help="Look at a model directory.")
@@ -45,9 +46,7 @@ def probe_template(
     """
     try:
         model = ChatModel.load(directory)
-    except KeyError as error:
-        fail(ValueError(f"{directory / 'config.json'} does not say {error}"))
-    except (ProgramsError, OSError, ValueError) as error:
+    except (ProgramsError, RouterError) as error:
         fail(error)
     found = probe(model.template, model.tokenizer)
     if as_json:

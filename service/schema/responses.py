@@ -10,7 +10,7 @@ from pydantic import Field, field_validator, model_validator
 
 from programs.message import Message, Tool, ToolCall, in_call_order
 from programs.turn import HistoryMode
-from service.schema.sampling import SamplingFields, TemplateArguments, WireModel, schema_text
+from service.schema.sampling import JsonObject, SamplingFields, TemplateArguments, WireModel, schema_text
 from service.schema.tools import Function
 
 
@@ -63,7 +63,7 @@ class FlatFunctionTool(Function):
 class TextFormat(WireModel):
     type: Literal["text", "json_object", "json_schema"] = "text"
     name: str = "answer"
-    schema_: dict[str, Any] | None = Field(alias="schema", default=None)
+    schema_: JsonObject | None = Field(alias="schema", default=None)
 
     @model_validator(mode="after")
     def _schema_given(self) -> TextFormat:

@@ -15,6 +15,21 @@ _ANY_OBJECT = orjson.dumps({"type": "object"}).decode()
 _TEMPLATES_OWN = {"messages", "tools", "documents", "add_generation_prompt", "strftime_now", "raise_exception"}
 
 
+_INT64 = 2**63
+
+
+def _fits(value: dict[str, Any]) -> dict[str, Any]:
+    try:
+        orjson.dumps(value)
+    except TypeError as error:
+        raise ValueError(f"cannot be passed on: {error}") from error
+    return value
+
+
+JsonObject = Annotated[dict[str, Any], AfterValidator(_fits)]
+"""Any JSON object that an engine can be given: numbers within 64 bits, nested no deeper than a parser follows."""
+
+
 def _no_reserved_names(arguments: dict[str, Any]) -> dict[str, Any]:
     reserved = sorted(_TEMPLATES_OWN & arguments.keys())
     if reserved:
@@ -22,7 +37,7 @@ def _no_reserved_names(arguments: dict[str, Any]) -> dict[str, Any]:
     return arguments
 
 
-TemplateArguments = Annotated[dict[str, Any], AfterValidator(_no_reserved_names)]
+TemplateArguments = Annotated[JsonObject, AfterValidator(_no_reserved_names)]
 """Arguments of the chat template, `enable_thinking` for one."""
 
 Stop = str | Annotated[list[Annotated[str, Field(min_length=1)]], Field(max_length=16)] | None
@@ -36,7 +51,7 @@ class WireModel(BaseModel):
 
 class JsonSchema(WireModel):
     name: str = "answer"
-    schema_: dict[str, Any] = Field(alias="schema", default_factory=dict)
+    schema_: JsonObject = Field(alias="schema", default_factory=dict)
     strict: bool | None = None
 
 
@@ -65,12 +80,12 @@ def schema_text(kind: str, schema: dict[str, Any] | None) -> str | None:
 class SamplingFields(WireModel):
     temperature: float | None = Field(default=None, ge=0, le=2)
     top_p: float | None = Field(default=None, gt=0, le=1)
-    top_k: int | None = Field(default=None, ge=-1)
+    top_k: int | None = Field(default=None, ge=-1, lt=_INT64)
     min_p: float | None = Field(default=None, ge=0, le=1)
     repetition_penalty: float | None = Field(default=None, gt=0, le=2)
     frequency_penalty: float | None = Field(default=None, ge=-2, le=2)
     presence_penalty: float | None = Field(default=None, ge=-2, le=2)
-    seed: int | None = None
+    seed: int | None = Field(default=None, ge=-_INT64, lt=_INT64)
     stop: Stop = None
     logit_bias: dict[str, Annotated[float, Field(ge=-100, le=100)]] | None = None
 

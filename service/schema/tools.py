@@ -8,13 +8,13 @@ import orjson
 from pydantic import Field
 
 from programs.message import Tool, ToolCall
-from service.schema.sampling import WireModel
+from service.schema.sampling import JsonObject, WireModel
 
 
 class Function(WireModel):
     name: str = Field(min_length=1, max_length=256)
     description: str | None = None
-    parameters: dict[str, Any] | None = None
+    parameters: JsonObject | None = None
     strict: bool | None = None
 
     def as_tool(self) -> Tool:

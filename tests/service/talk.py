@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import httpx
+import httpx2
 from openai import AsyncOpenAI
 
 from tests.conftest import MODEL, PAGE, Front
@@ -13,7 +14,7 @@ CHAT, RESPONSES = "/v1/chat/completions", "/v1/responses"
 
 
 def client_of(front: Front) -> AsyncOpenAI:
-    http = httpx.AsyncClient(verify=False)  # loading certificates takes longer than most tests
+    http = httpx2.AsyncClient(verify=False)  # loading certificates takes longer than most tests
     return AsyncOpenAI(base_url=f"{front.url}/v1", api_key="none", max_retries=0, http_client=http)
 
 

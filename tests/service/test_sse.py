@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from typing import Any
 
 import pytest
@@ -47,7 +47,7 @@ class Source:
         self._ends = ends
         self.closed = asyncio.Event()
 
-    async def events(self) -> AsyncIterator[bytes]:
+    async def events(self) -> AsyncGenerator[bytes]:
         try:
             for number in range(self._count):
                 yield b"data: %d\n\n" % number
@@ -87,7 +87,7 @@ async def test_a_client_that_leaves_closes_the_source(reads: bool) -> None:
 
 
 async def test_a_stream_that_fails_raises() -> None:
-    async def failing() -> AsyncIterator[bytes]:
+    async def failing() -> AsyncGenerator[bytes]:
         yield b"data: 0\n\n"
         raise ValueError("broken")
 

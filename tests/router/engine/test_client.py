@@ -176,7 +176,7 @@ async def test_a_server_describes_itself() -> None:
     async with client_of(version="0.5.17", page_size=8, context_length=1024, max_total_tokens=4096) as (client, _):
         info = await client.server_info()
     assert (info.version, info.page_size, info.context_length) == ("0.5.17", 8, 1024)
-    assert (info.max_prompt_tokens, info.max_total_tokens, info.tool_call_parser) == (1018, 4096, None)
+    assert (info.max_prompt_tokens, info.max_total_tokens, info.tool_call_parser) == (1017, 4096, None)
 
 
 def test_a_body_holds_what_was_asked_and_nothing_else() -> None:

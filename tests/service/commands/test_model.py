@@ -69,4 +69,6 @@ def test_what_is_no_model_directory_is_told_in_one_line(model: Path) -> None:
     missing = run(model)
     assert (missing.exit_code, missing.stdout, missing.stderr.count("\n")) == (1, "", 1)
     tiny_model_dir(model).joinpath("config.json").write_text("{}")
-    assert run(model).stderr == f"antiphon: {model / 'config.json'} does not say 'vocab_size'\n"
+    assert run(model).stderr == (
+        f"antiphon: model {model}: config.json does not say how long a context may be (max_position_embeddings)\n"
+    )
