@@ -9,13 +9,13 @@ from typing import Annotated, Any
 import typer
 from pydantic import ValidationError
 from pydantic_settings import SettingsError
-from rich.console import Console
 
 from programs.errors import ProgramsError
 from router.errors import RouterError
 from service.commands import bench as bench_commands
 from service.commands import model as model_commands
 from service.commands.fail import fail
+from service.progress import PatientConsole
 from service.serve import serve as run_front
 from service.settings import Settings, UpSettings
 from service.up import up as run_up
@@ -54,7 +54,7 @@ def up(
     }
     chosen: dict[str, Any] = {key: value for key, value in given.items() if value is not None}
     try:
-        asyncio.run(run_up(UpSettings(**chosen), Console()))
+        asyncio.run(run_up(UpSettings(**chosen), PatientConsole()))
     except EXPECTED as error:
         fail(error)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -9,11 +10,22 @@ from contextlib import contextmanager
 from rich.console import Console
 from rich.markup import escape
 from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+from rich.table import Column
 
 _PLAIN_EVERY_S = 10.0
 _DETAIL_CHARS = 100
 
 Detail = Callable[[str], None]
+
+
+class PatientConsole(Console):
+    """Whoever reads may go away, as in `| head`: that ends the talking, not what is talked about."""
+
+    def on_broken_pipe(self) -> None:
+        self.quiet = True
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, self.file.fileno())
+        os.close(nowhere)
 
 
 class Steps:
@@ -25,8 +37,14 @@ class Steps:
 
     def __enter__(self) -> Steps:
         if self._console.is_terminal:
-            columns = (SpinnerColumn(finished_text="✓"), TextColumn("{task.description}"), TimeElapsedColumn())
-            self._live = Progress(*columns, TextColumn("[dim]{task.fields[detail]}"), console=self._console)
+            self._live = Progress(
+                SpinnerColumn(finished_text="✓"),
+                TextColumn("{task.description}", table_column=Column(no_wrap=True)),
+                TimeElapsedColumn(),
+                TextColumn("[dim]{task.fields[detail]}", table_column=Column(ratio=1, no_wrap=True)),
+                console=self._console,
+                expand=True,
+            )
             self._live.start()
         return self
 

@@ -205,7 +205,8 @@ def test_with_a_key_every_call_needs_it_and_what_is_pasted_takes_it_from_the_env
     assert pasted_into_a_shell(up, ANTIPHON_API_KEY=KEY)["model"] == MODEL
     assert 'api_key=os.environ["ANTIPHON_API_KEY"]' in up.output
     assert all(KEY not in " ".join(process.cmdline()) for process in up.look_around())
-    assert "ANTIPHON_API_KEY" not in up.find("valkey-server").environ()
+    bearing = [one for one in up.look_around() if is_guard(one) and "ANTIPHON_API_KEY" in one.environ()]
+    assert ["serve" in one.cmdline() for one in bearing] == [True]
 
 
 @pytest.mark.slow
