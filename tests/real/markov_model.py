@@ -12,6 +12,7 @@ pieces that encoding would merge.
 
 import json
 import re
+import sys
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -36,13 +37,13 @@ from tests.real.models import (
     write_json,
 )
 
-REVISION = 1
+REVISION = 2
 """Part of the directory's name: raise it whenever what is built changes."""
 
 LAYERS, INTERMEDIATE = 1, 64
 SEED = 20240608
 WORDS = 400
-"""In each of the two classes, what is thought and what is said."""
+"""In each of three classes: what is thought, what answers begin with, and what else is said."""
 
 THOUGHT_LENGTH, SAID_LENGTH = 40, 30
 """Words, on average."""
@@ -54,7 +55,7 @@ _ASKED = "\n"
 """The last token of the generation prompt, which the model never writes itself."""
 _THOUGHT = "\n\n"
 _NEVER = -60.0
-_WORD = re.compile("Ġ[a-z]{3,}")
+_WORD, _OPENING = re.compile("Ġ[a-z]{3,}"), re.compile("[A-Z][a-z]{3,}")
 
 _WEATHER = ("\n\n\n", "{", '"', "name", '":"', "get", "_weather", '",', ' "', "arguments", '":{"', "city", '"\n', ':"')
 _CITIES = ("Paris", "London", "Berlin", "Chicago")
@@ -96,15 +97,16 @@ def build_qwen3_markov(cache: Path) -> Path:
 def rules(tokenizer: Tokenizer) -> list[Rule]:
     """The first is also that of every token without a rule of its own."""
     of = _Ids(tokenizer)
-    thought, said = of.word_classes()
-    think_words, say_words = dict.fromkeys(thought, 1.0), dict.fromkeys(said, 1.0)
+    thought, said = of.words(_WORD, 2)
+    (opening,) = of.words(_OPENING, 1)
+    think_words, open_words, say_words = (dict.fromkeys(words, 1.0) for words in (thought, opening, said))
     open_call, close_call = of(OPEN_CALL), of(CLOSE_CALL)
     go_on = _mixed((1 - 1 / SAID_LENGTH - ODDLY_SPELLED, say_words), (ODDLY_SPELLED, of.one(" H")))
     ended = _mixed((1 - CALLS_AFTER_WORDS, of.one(END)), (CALLS_AFTER_WORDS, of.one(OPEN_CALL)))
     think_on = _mixed((1 - 1 / THOUGHT_LENGTH - ODDLY_SPELLED, think_words), (ODDLY_SPELLED, of.one("  ")))
     thought_out = _mixed((0.8, of.one(CLOSE_THINK)), (0.2, of.one("  \n")))
     return [
-        Rule((*said, of("ING")), _mixed((1.0, go_on), (1 / SAID_LENGTH, ended))),
+        Rule((*said, *opening, of("ING")), _mixed((1.0, go_on), (1 / SAID_LENGTH, ended))),
         *of.chain((" H", "AV"), of.one("ING")),
         Rule((of(_ASKED),), of.one(OPEN_THINK)),
         Rule((of(OPEN_THINK),), _mixed((0.9, think_words), (0.1, of.one("   \n")))),
@@ -113,7 +115,7 @@ def rules(tokenizer: Tokenizer) -> list[Rule]:
         *of.chain(("  ",), of.one("x")),
         *of.chain(("  \n",), of.one(CLOSE_THINK)),
         *of.chain((CLOSE_THINK,), of.one(_THOUGHT)),
-        Rule((of(_THOUGHT),), _mixed((1 - CALLS_AT_ONCE, say_words), (CALLS_AT_ONCE, of.one(OPEN_CALL)))),
+        Rule((of(_THOUGHT),), _mixed((1 - CALLS_AT_ONCE, open_words), (CALLS_AT_ONCE, of.one(OPEN_CALL)))),
         Rule((open_call,), of.any((_WEATHER[0], _CONVERT[0]))),
         *of.chain(_WEATHER, of.any((*_CITIES, _CUT_CITY[0]))),
         *of.chain(_CUT_CITY, of.one(_DAYS[0])),
@@ -152,12 +154,13 @@ class _Ids:
             yield Rule((self(piece),), self.one(following))
         yield Rule((self(pieces[-1]),), then)
 
-    def word_classes(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        """Two classes of plain lower-case words, which come back as they are when their text is encoded."""
+    def words(self, pattern: re.Pattern[str], classes: int) -> list[tuple[int, ...]]:
+        """Words at random, no call's; their texts in a row are encoded as they were, if they begin with a space."""
+        calls = {self(piece) for piece in (*_CITIES, *_CUT_CITY)}
         vocabulary = self._tokenizer.get_vocab(with_added_tokens=False)
-        words = sorted(index for token, index in vocabulary.items() if _WORD.fullmatch(token))
-        chosen = [int(one) for one in np.random.default_rng(SEED).choice(words, 2 * WORDS, replace=False)]
-        return tuple(chosen[:WORDS]), tuple(chosen[WORDS:])
+        words = sorted(index for token, index in vocabulary.items() if pattern.fullmatch(token) and index not in calls)
+        chosen = np.random.default_rng(SEED).choice(words, (classes, WORDS), replace=False)
+        return [tuple(int(one) for one in row) for row in chosen]
 
 
 def _byte_id(tokenizer: Tokenizer, byte: bytes) -> int:
@@ -228,3 +231,7 @@ def _idle_layer() -> dict[str, Floats]:
         "mlp.up_proj.weight": normal(INTERMEDIATE, HIDDEN),
         "mlp.down_proj.weight": np.zeros((HIDDEN, INTERMEDIATE), np.float32),
     }
+
+
+if __name__ == "__main__":
+    print(build_qwen3_markov(Path(sys.argv[1])))
