@@ -26,8 +26,8 @@ _QUESTIONS = (
     "A hotel in {0} costs {1}50 dollars. Convert that, and tell me whether the weather is worth it.",
 )
 _SYSTEM = (
-    "You are travel assistant {name}. You help people plan trips: you think before you answer, look up the weather and "
-    "convert prices with the tools you have instead of guessing, and answer briefly, in plain sentences."
+    "{name}: you are a travel assistant and help people plan trips. You think before you answer, look up the weather "
+    "and convert prices with the tools you have instead of guessing, and answer briefly, in plain sentences."
 )
 
 _WEATHER = {

@@ -85,4 +85,4 @@ def _table(figures: dict[str, Figures]) -> Table:
 
 
 def _percent(share: float | None) -> str:
-    return "–" if share is None else f"{share:.1%}"
+    return "–" if share is None else f"{share:.2%}"
