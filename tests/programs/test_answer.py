@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import time
 from functools import lru_cache
 
 import pytest
@@ -74,14 +73,15 @@ def test_any_text_streams_whole_on_real_tokenizers(name: str, text: str, sizes: 
     assert shown == real.decode(ids)
 
 
-def test_characters_that_never_become_whole_cost_no_more_than_others() -> None:
-    """A model may babble; the front must not stand still for it."""
-    started = time.process_time()
+def test_characters_that_never_become_whole_are_shown_as_they_come() -> None:
+    """A model may babble; what is certain to stay cut is not held back, however much of it comes."""
     detokenizer = Detokenizer(tokenizer())
     byte = next(token for token in range(2, OPEN) if tokenizer().decode([token]) == "\ufffd")
-    shown = "".join(detokenizer.push([byte]) for _ in range(4000)) + detokenizer.finish()
-    assert shown == tokenizer().decode([byte] * 4000)
-    assert time.process_time() - started < 1.5
+    shown = ""
+    for number in range(1, 401):
+        shown += detokenizer.push([byte])
+        assert len(shown) >= number - 8
+    assert shown + detokenizer.finish() == tokenizer().decode([byte] * 400)
 
 
 @settings(max_examples=150, deadline=None)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import time
-
 import pytest
 
 from programs.dialect import Dialect
@@ -79,11 +77,9 @@ def test_the_verdicts(family: str) -> None:
     assert row(probed(family)) == FAMILIES[family].split()
 
 
-def test_every_template_is_probed_without_an_exception_in_two_seconds() -> None:
+def test_every_template_is_probed_without_an_exception() -> None:
     templates = [ChatTemplate(path.read_text(), SPECIAL_TOKENS) for path in sorted(chat_templates().glob("*.jinja"))]
-    started = time.process_time()
     found = [probe(template) for template in templates]
-    assert time.process_time() - started < 2
     assert len(found) >= 70
     assert all(one.usable and one[Case.MARKS].verdict == Verdict.PRESERVING for one in found)
     assert [len(one.findings) for one in found] == [len(Case)] * len(found)
