@@ -10,6 +10,9 @@ from programs.tokenizer import Tokenizer
 _CONTEXT_IDS = 5
 _REPLACEMENT = "\ufffd"
 _CHARACTER_BYTES = 4
+_MOST_HELD = 64
+"""Ids held back before the oldest of them are given out as cut for good. Tokenizers that fall back to bytes judge a run
+of bytes as a whole, so that a run may look cut until its last character is complete: they are given time."""
 
 
 class Detokenizer:
@@ -52,7 +55,7 @@ class Detokenizer:
     def _certain_end(self, after: str) -> int:
         """Up to where cut characters stay cut, whatever comes: a character has at most four bytes."""
         newest = len(self._ids) - _CHARACTER_BYTES
-        if newest - self._given < _CHARACTER_BYTES:
+        if newest - self._given < _MOST_HELD:
             return self._given
         for end in range(newest, newest - _CHARACTER_BYTES, -1):
             if self._decode(self._window, end) + self._decode(end, len(self._ids)) == after:
