@@ -273,7 +273,9 @@ class Sessions:
         if request.history == "append" or not self.model.rewrites:
             return
         foreseen = self._foresee(request, turn.head, history)
-        held = min(common_prefix(foreseen, history.ids), history.cached_length)
+        held = common_prefix(foreseen, history.ids)
+        if held >= history.cached_length:
+            return  # nothing was rewritten
         cost = len(foreseen) - held
         info = self._router.info
         if info is not None and len(foreseen) // info.page_size > held // info.page_size:
