@@ -38,7 +38,12 @@ class UpProcess:
         kept = {name: value for name, value in os.environ.items() if not name.startswith("ANTIPHON_")}
         with self._said.open("wb") as out:
             self.process = subprocess.Popen(
-                [*argv, *self.arguments], stdout=out, stderr=out, cwd=ROOT, env={**kept, **self.environment}
+                [*argv, *self.arguments],
+                stdout=out,
+                stderr=out,
+                cwd=ROOT,
+                env={**kept, **self.environment},
+                preexec_fn=_heed_interrupts,  # noqa: PLW1509 - it takes no lock
             )
 
     @property
@@ -150,6 +155,11 @@ class Dialogue:
             assert prompt_ids(turn)[: len(all_ids(self.turns[-1]))] == all_ids(self.turns[-1])
         self.turns.append(turn)
         return turn
+
+
+def _heed_interrupts() -> None:
+    """A shell starts its background jobs, and so perhaps these tests, with SIGINT ignored."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 def prompt_ids(turn: dict[str, Any]) -> list[int]:
