@@ -73,6 +73,8 @@ def fit(
     whose messages has its index in `pinned` stays. The boundary never moves back, unless the conversation was cut
     shorter than it. Raises ContextLengthError when even the newest turn and what must stay do not fit.
     """
+    if boundary == 0 and len(sizes) == len(messages) and sum(sizes) <= policy.budget:
+        return Window(0, tuple(range(len(messages))), (), sum(sizes), moved=False)
     layout = _Layout(messages, sizes, pinned)
     start = min(boundary, layout.latest)
     newest = max(start, layout.turns[-1] if layout.turns else 0)
