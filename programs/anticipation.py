@@ -66,7 +66,7 @@ class Anticipator:
         self._filled = clock()
         self._prefills: OrderedDict[str, _Prefill] = OrderedDict()
 
-    def begin(self, uid: str, prefix: array[int], cost: int, replica: str) -> bool:
+    def begin(self, uid: str, prefix: array[int], cost: int, replica: str, cache_salt: str | None = None) -> bool:
         """Prefill `prefix`, of which about `cost` tokens are not cached, for the turn after `uid`.
 
         False when it is not worth it or not the time: nothing to compute, over budget, replica busy, or done before.
@@ -74,7 +74,7 @@ class Anticipator:
         if cost <= 0 or uid in self._prefills or not self._router.idle(replica) or not self._take(cost):
             return False
         prefill = _Prefill(len(prefix), _digest(prefix))
-        prefill.task = asyncio.create_task(self._run(prefill, prefix, replica))
+        prefill.task = asyncio.create_task(self._run(prefill, prefix, replica, cache_salt))
         self._prefills[uid] = prefill
         while len(self._prefills) > _REMEMBERED:
             self._waste(self._prefills.popitem(last=False)[1])
@@ -90,9 +90,13 @@ class Anticipator:
         self._allowance -= cost
         return True
 
-    async def _run(self, prefill: _Prefill, prefix: array[int], replica: str) -> None:
+    async def _run(self, prefill: _Prefill, prefix: array[int], replica: str, cache_salt: str | None) -> None:
         request = GenerateRequest(
-            rid=secrets.token_hex(16), prompt_ids=prefix, sampling=Sampling(max_new_tokens=0), home=replica
+            rid=secrets.token_hex(16),
+            prompt_ids=prefix,
+            sampling=Sampling(max_new_tokens=0),
+            home=replica,
+            cache_salt=cache_salt,
         )
         try:
             async with aclosing(self._router.generate(request)) as deltas:

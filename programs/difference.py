@@ -1,66 +1,13 @@
-"""What a client changed in a history, in words, and why a prefix was missed."""
+"""What a client changed in a history, in words."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 from programs.message import Message, Role, ToolCall, canonical, unify
-
-MissReason = Literal[
-    "cold",
-    "evicted",
-    "moved",
-    "template_rewrite",
-    "client_edit",
-    "tools_changed",
-    "model_changed",
-    "salt",
-    "window",
-]
-"""Nothing was cached yet; it was, but no longer is; it is on another replica; or the prompt begins in another way: by
-the template's doing, the client's, with other tools, for another model, in another isolation, without dropped turns."""
-
-OpenAIMissReason = Literal[
-    "model_changed",
-    "prompt_cache_key_changed",
-    "tools_changed",
-    "text_format_changed",
-    "reasoning_effort_changed",
-    "verbosity_changed",
-    "context_compacted",
-    "input_changed",
-    "service_tier_changed",
-]
-
-FROM_OPENAI: Mapping[OpenAIMissReason, MissReason] = {
-    "model_changed": "model_changed",
-    "prompt_cache_key_changed": "salt",
-    "tools_changed": "tools_changed",
-    "text_format_changed": "template_rewrite",
-    "reasoning_effort_changed": "template_rewrite",
-    "verbosity_changed": "template_rewrite",
-    "context_compacted": "window",
-    "input_changed": "client_edit",
-    "service_tier_changed": "moved",
-}
-"""Which of our reasons covers each of OpenAI's. A format, effort or verbosity breaks a prefix only where the template
-shows it; another service tier is another set of machines."""
-
-TO_OPENAI: Mapping[MissReason, OpenAIMissReason | None] = {
-    "cold": None,
-    "evicted": None,
-    "moved": None,
-    "template_rewrite": "context_compacted",
-    "client_edit": "input_changed",
-    "tools_changed": "tools_changed",
-    "model_changed": "model_changed",
-    "salt": "prompt_cache_key_changed",
-    "window": "context_compacted",
-}
-"""OpenAI's name for each of ours, the nearest one where a template drops reasoning; none for what a server did."""
 
 Field = Literal["role", "name", "content", "tool_calls", "removed", "inserted"]
 
@@ -89,47 +36,6 @@ def first_difference(ledger: Sequence[Message], sent: Sequence[Message]) -> Diff
         if old is not new and canonical(old) != canonical(new):
             return _left_out(ledger, sent, index) or _put_in(ledger, sent, index) or _changed(index, old, new)
     return _left_out(ledger, sent, len(sent)) if len(sent) < len(ledger) else None
-
-
-@dataclass(frozen=True, slots=True)
-class Setting:
-    """What must be the same for one turn to find what another left in the cache, besides the text of the messages.
-
-    `tools` is any digest of them; `boundary` is where the window begins (`programs.window`).
-    """
-
-    model: str
-    salt: str
-    tools: bytes
-    boundary: int
-    replica: str
-
-
-def classify(
-    before: Setting | None, now: Setting, *, reusable: int, common: int, cached: int, edited: bool
-) -> MissReason | None:
-    """Why a turn found less in the cache than it could have; None when it found it all. Lengths are tokens.
-
-    `before` is the setting of the turn that this one goes on from, None if there is none. `reusable` could have been
-    found if the client and the window had left the prompt as it was, `common` of that are what this prompt begins with
-    (both in whole pages), and `cached` were found. `edited` says that the client changed a message. Of several reasons
-    the one that comes first in a prompt is given.
-    """
-    if before is None:
-        return "cold"
-    if cached >= reusable:
-        return None
-    if before.model != now.model:
-        return "model_changed"
-    if before.salt != now.salt:
-        return "salt"
-    if cached < min(common, reusable):
-        return "evicted" if before.replica == now.replica else "moved"
-    if before.tools != now.tools:
-        return "tools_changed"
-    if edited:
-        return "client_edit"
-    return "window" if before.boundary != now.boundary else "template_rewrite"
 
 
 def _left_out(ledger: Sequence[Message], sent: Sequence[Message], index: int) -> Difference | None:

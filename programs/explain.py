@@ -2,10 +2,39 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-MissReason = Literal["cold", "template_rewrite", "tools_changed", "client_edit", "moved", "evicted"]
+MissReason = Literal[
+    "cold",
+    "evicted",
+    "moved",
+    "template_rewrite",
+    "client_edit",
+    "tools_changed",
+    "model_changed",
+    "salt",
+    "window",
+]
+"""Nothing was cached yet; it was, but no longer is; it is on another replica; or the prompt begins in another way: by
+the template's doing, the client's, with other tools, for another model, in another isolation, without dropped turns."""
+
+TO_OPENAI: Mapping[MissReason, str | None] = {
+    "cold": None,
+    "evicted": None,
+    "moved": None,
+    "template_rewrite": "context_compacted",
+    "client_edit": "input_changed",
+    "tools_changed": "tools_changed",
+    "model_changed": "model_changed",
+    "salt": "prompt_cache_key_changed",
+    "window": "context_compacted",
+}
+"""OpenAI's name for each, the nearest one where a template drops reasoning; none for what a server did."""
+
+_ANOTHER_CACHE: frozenset[MissReason | None] = frozenset({"model_changed", "salt"})
+"""Reasons for which nothing at all is found, however alike the prompts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,10 +62,10 @@ class Reuse:
     def miss_reason(self, cached_tokens: int, replica: str) -> MissReason | None:
         """Why something was computed again that need not have been; None when nothing was."""
         if self.previous_replica is None:
-            return "cold"
+            return self.changed or "cold"
         if cached_tokens >= self.reusable_tokens:
             return None
-        if cached_tokens >= self._whole_pages(min(self.held, self.common)):
+        if self.changed in _ANOTHER_CACHE or cached_tokens >= self._whole_pages(min(self.held, self.common)):
             return self.changed
         return "evicted" if replica == self.previous_replica else "moved"
 

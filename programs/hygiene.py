@@ -10,6 +10,7 @@ import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from typing import Any, Literal
 
 from programs.message import Message, Tool
@@ -23,6 +24,7 @@ MAX_PINS = 64
 """A session keeps no more pinned values than this; further lines stay as they were sent."""
 
 _SHOWN_CHARS = 60
+_CACHED_TOOL_LISTS = 64
 _MASK = "\ue000volatile\ue000"
 
 
@@ -57,10 +59,13 @@ class HygieneRule:
 
 @dataclass(frozen=True, slots=True)
 class HygieneChange:
-    """What a rule did to one line. `before` and `after` are shortened; `after` is None for a removed line."""
+    """What a rule did to one line. `before` and `after` are shortened; `after` is None for a removed line.
+
+    `message_index` is None for tools that were put in order.
+    """
 
     rule: str
-    message_index: int
+    message_index: int | None
     before: str
     after: str | None
 
@@ -270,6 +275,7 @@ DEFAULT_RULES = (
 """Safe everywhere: a client's billing nonce, and lines that say nothing but what time or date it is now."""
 
 
+@lru_cache(_CACHED_TOOL_LISTS)
 def ordered_tools(tools: tuple[Tool, ...]) -> tuple[Tool, ...]:
     """The same tuple for the same set of tools, in whatever order a client sends them and their JSON's keys.
 

@@ -10,11 +10,16 @@ from __future__ import annotations
 import secrets
 from array import array
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from typing import Literal
 
 from programs.ids import ID_BYTES, unpack
 from programs.message import Message
 from programs.prompt import Known, Rendered, Spelling
+from programs.window import WindowState
+
+HistoryMode = Literal["template", "append"]
+"""Whether the template may drop what the engine produced (earlier reasoning, say), or all of it stays."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +82,11 @@ class Turn:
     """Digest of the canonical history up to and with this turn."""
     replica: str
     created: float
+    pins: dict[str, str] = field(default_factory=dict)
+    """Values of volatile lines, as the session saw them first (`programs.hygiene`)."""
+    mode: HistoryMode = "template"
+    cache_salt: str | None = None
+    window: WindowState = field(default_factory=WindowState)
 
     @property
     def spelling(self) -> Spelling:

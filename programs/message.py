@@ -35,7 +35,10 @@ class ToolCall:
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """One message of a conversation. `reasoning` is what a thinking model wrote before its answer."""
+    """One message of a conversation. `reasoning` is what a thinking model wrote before its answer.
+
+    A `pinned` message stays in the prompt, with its turn, when the context window drops others.
+    """
 
     role: Role
     content: str = ""
@@ -43,6 +46,7 @@ class Message:
     name: str | None = None
     tool_calls: tuple[ToolCall, ...] = ()
     tool_call_id: str | None = None
+    pinned: bool = False
 
 
 def canonical(message: Message) -> bytes:

@@ -34,6 +34,11 @@ class ChatModel:
     end_ids: frozenset[int]
     """The tokens that end an answer."""
 
+    @property
+    def identity(self) -> str:
+        """The model's name, and what tells its ids from those of another tokenizer under the same name."""
+        return f"{self.name}@{self.tokenizer.digest}"
+
     @classmethod
     def load(cls, directory: Path, name: str | None = None) -> ChatModel:
         """Read the files that a model directory holds beside its weights.

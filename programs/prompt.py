@@ -139,6 +139,7 @@ class PromptBuilder:
         spellings: Mapping[int, Spelling],
         *,
         now: datetime,
+        known: Known | None = None,
         tools: tuple[Tool, ...] = (),
         arguments: Mapping[str, Any] | None = None,
     ) -> array[int]:
@@ -150,7 +151,7 @@ class PromptBuilder:
         calls = messages[-1].tool_calls
         guesses = [_reply(calls, text) for text in ("a", "b")]
         first, second = (
-            self.build((*messages, guess), spellings, now=now, tools=tools, arguments=arguments).ids
+            self.build((*messages, guess), spellings, now=now, known=known, tools=tools, arguments=arguments).ids
             for guess in guesses
         )
         length = common_prefix(first, second)

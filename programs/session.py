@@ -5,48 +5,29 @@ from __future__ import annotations
 import asyncio
 import secrets
 import time
-from array import array
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import AsyncExitStack, aclosing
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
-from hashlib import blake2b
 
-import orjson
-
-from programs.answer import Answer, AnswerDelta, ThinkTokens
+from programs.answer import Answer, AnswerDelta
 from programs.anticipation import Anticipator
-from programs.errors import ContextLengthError, TurnConflictError
-from programs.explain import MissReason, Reuse
-from programs.finder import Found, LedgerFinder, tag_of
+from programs.errors import TurnConflictError
+from programs.finder import LedgerFinder, tag_of
+from programs.hygiene import DEFAULT_RULES, HygieneRule
 from programs.ids import common_prefix, pack
-from programs.ledger import History, Turn, new_name
-from programs.message import DIGEST_BYTES, Message, ToolCall
+from programs.ledger import History, HistoryMode, Turn, new_name
+from programs.message import Message, ToolCall
 from programs.model import ChatModel
-from programs.prompt import Prompt, Spelling
+from programs.planner import TurnPlan, TurnPlanner, context_of
 from programs.store import NewTurn, Place, SessionStore
 from programs.turn import FinishedTurn, InConversation, StartedTurn, TurnCalls, TurnEvent, TurnRequest, TurnText
+from programs.window import WindowState, staying
 from router.errors import EngineBrokeError
-from router.request import Delta, Finish, GenerateRequest, Sampling
+from router.request import Delta, Finish, GenerateRequest
 from router.router import Router
 
 _THREAD_CHARS = 100_000
 """New text longer than this is encoded in a thread, so that other turns go on."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Plan:
-    """A turn ready to be generated. `history` is where it will be appended, `common` ids of it are the prompt's."""
-
-    request: TurnRequest
-    found: Found
-    prompt: Prompt
-    history: History
-    common: int
-    sampling: Sampling
-    reuse: Reuse
-    think: ThinkTokens | None
-    anticipated: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,14 +38,26 @@ class _Outcome:
     calls: tuple[ToolCall, ...]
     last: Delta
     finish: Finish
+    anticipated: int
 
 
 class Sessions:
     """Runs turns for one model."""
 
-    def __init__(self, model: ChatModel, store: SessionStore, router: Router, anticipator: Anticipator) -> None:
+    def __init__(
+        self,
+        model: ChatModel,
+        store: SessionStore,
+        router: Router,
+        anticipator: Anticipator,
+        *,
+        rules: Sequence[HygieneRule] = DEFAULT_RULES,
+        default_history: HistoryMode = "template",
+    ) -> None:
+        """`rules` keep volatile lines from breaking prefixes; `default_history` is for sessions that choose no mode."""
         self.model = model
-        self.finder = LedgerFinder(store, model.name)
+        self.finder = LedgerFinder(store, model.identity, rules)
+        self._planner = TurnPlanner(model, router, default_history)
         self._store = store
         self._router = router
         self._anticipator = anticipator
@@ -84,94 +77,19 @@ class Sessions:
                 claim = self._store.claimed(tag_of(conversation_id), conversation_id, secrets.token_hex(8))
                 await stack.enter_async_context(claim)
             plan = await self._plan(request)
-            async with aclosing(self._generate(plan)) as events:
+            last = plan.found.history.last
+            anticipated = await self._anticipator.claim(last.uid if last else None, plan.prompt.ids)
+            async with aclosing(self._generate(plan, anticipated)) as events:
                 async for event in events:
                     yield event
 
-    async def _plan(self, request: TurnRequest) -> _Plan:
+    async def _plan(self, request: TurnRequest) -> TurnPlan:
         found = await self.finder.find(request)
-        prompt = await self._prompt(request, found)
-        sampling = self._fitted(request, len(prompt.ids))
-        history, common = _continued(found.history, prompt)
-        last = found.history.last
-        anticipated = await self._anticipator.claim(last.uid if last else None, prompt.ids)
-        reuse = self._reuse(request, found, prompt, common)
-        return _Plan(request, found, prompt, history, common, sampling, reuse, self._think(prompt), anticipated)
-
-    async def _prompt(self, request: TurnRequest, found: Found) -> Prompt:
         if sum(len(message.content) for message in found.fresh) > _THREAD_CHARS:
-            return await asyncio.to_thread(self._build, request, found)
-        return self._build(request, found)
+            return await asyncio.to_thread(self._planner.plan, request, found)
+        return self._planner.plan(request, found)
 
-    def _build(self, request: TurnRequest, found: Found) -> Prompt:
-        history, prompts = found.history, self.model.prompts
-        now = datetime.fromtimestamp(history.branch.started, UTC)
-        if request.history == "append" and history.last is not None and _changed(request, found) is None:
-            answer = len(found.head) + len(history.messages) - 1
-            appended = prompts.append(
-                found.messages, answer, history.ids, now=now, tools=request.tools, arguments=request.arguments
-            )
-            if appended is not None:
-                return appended
-        return prompts.build(
-            found.messages,
-            _spellings(found.head, history),
-            now=now,
-            known=history.known,
-            tools=request.tools,
-            arguments=request.arguments,
-        )
-
-    def _fitted(self, request: TurnRequest, prompt_tokens: int) -> Sampling:
-        """The sampling with the tokens that may be made. Raises ContextLengthError when none, or not enough, may."""
-        info = self._router.info
-        context = info.context_length if info else self.model.context_length
-        longest = info.max_prompt_tokens if info else context - 1
-        asked = request.max_tokens
-        if prompt_tokens > longest or prompt_tokens + (asked or 1) > context:
-            answer = f" and {asked} tokens were asked for after it" if asked else ""
-            raise ContextLengthError(
-                f"This model's maximum context length is {context} tokens, of which a prompt may take {longest}; "
-                f"your prompt has {prompt_tokens} tokens{answer}. Shorten the messages or lower max_tokens."
-            )
-        sampling = replace(request.sampling, max_new_tokens=asked or context - prompt_tokens)
-        return self.model.with_defaults(sampling)
-
-    def _reuse(self, request: TurnRequest, found: Found, prompt: Prompt, common: int) -> Reuse:
-        history, info = found.history, self._router.info
-        held = history.cached_length
-        changed, foreseen = _changed(request, found), common
-        if common < held:
-            foreseen = held if changed else len(self._foresee(request, found.head, history))
-            changed = changed or "template_rewrite"
-        return Reuse(
-            held=held,
-            common=common,
-            foreseen=foreseen,
-            prompt=len(prompt.ids),
-            page=info.page_size if info else 1,
-            previous_replica=history.last.replica if history.last else None,
-            changed=changed,
-        )
-
-    def _foresee(self, request: TurnRequest, head: tuple[Message, ...], history: History) -> array[int]:
-        return self.model.prompts.foresee(
-            head + history.messages,
-            _spellings(head, history),
-            now=datetime.fromtimestamp(history.branch.started, UTC),
-            tools=request.tools,
-            arguments=request.arguments,
-        )
-
-    def _think(self, prompt: Prompt) -> ThinkTokens | None:
-        think = self.model.think
-        if think is None:
-            return None
-        tail = prompt.ids[-4:]
-        opened = think.open in tail and think.close not in tail
-        return replace(think, opened_by_prompt=opened)
-
-    async def _generate(self, plan: _Plan) -> AsyncGenerator[TurnEvent]:
+    async def _generate(self, plan: TurnPlan, anticipated: int) -> AsyncGenerator[TurnEvent]:
         prompt_ids, stop = plan.prompt.ids, plan.sampling.stop
         may_call = bool(plan.request.tools) and plan.request.calls_allowed
         answer = Answer(self.model.tokenizer, prompt_ids, think=plan.think, stop=stop, calls=may_call)
@@ -180,6 +98,7 @@ class Sessions:
             prompt_ids=prompt_ids,
             sampling=plan.sampling,
             home=plan.reuse.previous_replica,
+            cache_salt=plan.request.cache_salt,
             top_logprobs=plan.request.top_logprobs,
         )
         last: Delta | None = None
@@ -197,10 +116,10 @@ class Sessions:
         yield TurnText(rest)
         if calls:
             yield TurnCalls(calls)
-        yield await self._append(plan, _Outcome(answer, calls, last, last.finish))
+        yield await self._append(plan, _Outcome(answer, calls, last, last.finish, anticipated))
 
     async def _calls(
-        self, plan: _Plan, answer: Answer, last: Delta, finish: Finish
+        self, plan: TurnPlan, answer: Answer, last: Delta, finish: Finish
     ) -> tuple[tuple[ToolCall, ...], AnswerDelta]:
         """The tool calls of a finished answer, and the text beside them."""
         text = answer.call_text(finish.matched)
@@ -213,7 +132,10 @@ class Sessions:
         calls = tuple(ToolCall(f"call_{new_name()}", call.name, call.arguments) for call in parsed.calls)
         return calls, answer.accept_calls(parsed.normal_text)
 
-    async def _append(self, plan: _Plan, outcome: _Outcome) -> FinishedTurn:
+    async def _append(self, plan: TurnPlan, outcome: _Outcome) -> FinishedTurn:
+        if plan.request.compacts:
+            history, turn = self._compacted(plan, self._turn(plan, outcome))
+            return await self._store_turn(plan, history, turn, outcome)
         turn = self._turn(plan, outcome)
         try:
             return await self._store_turn(plan, plan.history, turn, outcome)
@@ -223,7 +145,18 @@ class Sessions:
         history, turn = await self._beside(plan, turn)
         return await self._store_turn(plan, history, turn, outcome)
 
-    async def _beside(self, plan: _Plan, turn: Turn) -> tuple[History, Turn]:
+    def _compacted(self, plan: TurnPlan, turn: Turn) -> tuple[History, Turn]:
+        """A new branch on which a summary stands for all before it, after the messages that no window drops."""
+        found = plan.found
+        *before, question = found.conversed
+        kept = (before[index] for index in staying(before, [index for index in found.pinned if index < len(before)]))
+        begun = self.finder.restarted(found.history)
+        messages = (*kept, question, turn.messages[-1])
+        digest = self.finder.digest(plan.request, replace(found, history=begun), messages)
+        ids = pack(plan.prompt.ids)
+        return begun, replace(turn, messages=messages, prompt_ids=ids, chain=digest, window=WindowState())
+
+    async def _beside(self, plan: TurnPlan, turn: Turn) -> tuple[History, Turn]:
         """A fork for a turn whose place was taken, and the turn without what the one that took it holds already."""
         history = plan.history
         sibling = await self._store.read(history.branch.tag, Place(history.branch.id, history.own + 1))
@@ -237,17 +170,18 @@ class Sessions:
         fork = history.forked_beside(sibling, shared, length)
         return fork, replace(turn, messages=turn.messages[shared:], prompt_ids=rest)
 
-    async def _store_turn(self, plan: _Plan, history: History, turn: Turn, outcome: _Outcome) -> FinishedTurn:
+    async def _store_turn(self, plan: TurnPlan, history: History, turn: Turn, outcome: _Outcome) -> FinishedTurn:
         request = plan.request
-        finished = _finished(plan, outcome, history)
+        finished = _finished(plan, outcome, history, turn.messages)
         response = None
         if request.response_id is not None and request.record is not None:
             response = (request.response_id, request.record(finished))
-        appended = await self._store.append(NewTurn(history, turn, response, plan.found.conversation))
+        answer = self.finder.answer_digest(request, turn.messages[-1])
+        appended = await self._store.append(NewTurn(history, turn, response, plan.found.conversation, answer))
         self._anticipate(request, appended, turn)
         return finished
 
-    def _turn(self, plan: _Plan, outcome: _Outcome) -> Turn:
+    def _turn(self, plan: TurnPlan, outcome: _Outcome) -> Turn:
         found, answer = plan.found, outcome.answer
         reply = Message("assistant", answer.content, answer.reasoning, tool_calls=outcome.calls)
         messages = (*found.fresh, reply)
@@ -256,7 +190,7 @@ class Sessions:
             uid=new_name(),
             head=found.head,
             messages=messages,
-            context=_context(plan.request),
+            context=context_of(plan.request),
             prompt_ids=pack(plan.prompt.ids[plan.common :]),
             output_ids=pack(answer.ids),
             kept=spelling.kept,
@@ -266,48 +200,22 @@ class Sessions:
             chain=self.finder.digest(plan.request, found, messages),
             replica=outcome.last.replica,
             created=time.time(),
+            pins=dict(found.pins),
+            mode=plan.request.history or "template",
+            cache_salt=plan.request.cache_salt,
+            window=plan.window,
         )
 
     def _anticipate(self, request: TurnRequest, history: History, turn: Turn) -> None:
-        """Have the next prompt's beginning prefilled, if the template will not go on from what the engine holds."""
-        if request.history == "append" or not self.model.rewrites:
-            return
-        foreseen = self._foresee(request, turn.head, history)
-        held = common_prefix(foreseen, history.ids)
-        if held >= history.cached_length:
-            return  # nothing was rewritten
+        """Have the next prompt's beginning prefilled, if it will not go on from what the engine holds."""
+        foreseen = self._planner.foresee_rewrite(request, turn.head, history)
+        held = 0 if foreseen is None else common_prefix(foreseen, history.ids)
+        if foreseen is None or held >= history.cached_length:
+            return  # nothing will be rewritten
         cost = len(foreseen) - held
         info = self._router.info
         if info is not None and len(foreseen) // info.page_size > held // info.page_size:
-            self._anticipator.begin(turn.uid, foreseen, cost, turn.replica)
-
-
-def _spellings(head: tuple[Message, ...], history: History) -> dict[int, Spelling]:
-    return {len(head) + index: spelling for index, spelling in history.spellings.items()}
-
-
-def _context(request: TurnRequest) -> bytes:
-    """A digest of what stands in the prompt besides messages."""
-    tools = [tool.definition for tool in request.tools]
-    return blake2b(orjson.dumps([tools, dict(request.arguments)]), digest_size=DIGEST_BYTES).digest()
-
-
-def _changed(request: TurnRequest, found: Found) -> MissReason | None:
-    """What the client changed in front of the history since the last turn."""
-    last = found.history.last
-    if last is None:
-        return None
-    if last.head != found.head:
-        return "client_edit"
-    return "tools_changed" if last.context != _context(request) else None
-
-
-def _continued(history: History, prompt: Prompt) -> tuple[History, int]:
-    """Where a prompt's turn is appended: after `history` when it extends it, else on a fork where it leaves it."""
-    common = common_prefix(history.ids, prompt.ids)
-    if common == len(history.ids):
-        return history, common
-    return history.forked(common), common
+            self._anticipator.begin(turn.uid, foreseen, cost, turn.replica, request.cache_salt)
 
 
 def _common_messages(left: Sequence[Message], right: Sequence[Message]) -> int:
@@ -316,7 +224,7 @@ def _common_messages(left: Sequence[Message], right: Sequence[Message]) -> int:
     return next((index for index, (one, other) in enumerate(pairs) if one != other), min(len(left), len(right)))
 
 
-def _finished(plan: _Plan, outcome: _Outcome, history: History) -> FinishedTurn:
+def _finished(plan: TurnPlan, outcome: _Outcome, history: History, messages: tuple[Message, ...]) -> FinishedTurn:
     answer, last = outcome.answer, outcome.last
     place = Place(history.branch.id, history.own + 1)
     return FinishedTurn(
@@ -332,6 +240,10 @@ def _finished(plan: _Plan, outcome: _Outcome, history: History) -> FinishedTurn:
         reasoning_tokens=answer.reasoning_tokens,
         cached_tokens=last.cached_tokens,
         reusable_tokens=plan.reuse.reusable_tokens,
-        anticipated_tokens=plan.anticipated,
+        anticipated_tokens=outcome.anticipated,
         miss_reason=plan.reuse.miss_reason(last.cached_tokens, last.replica),
+        difference=plan.found.difference,
+        changes=plan.changes,
+        dropped=plan.dropped,
+        messages=messages,
     )

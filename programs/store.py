@@ -10,6 +10,7 @@ Every key of a session carries the session's hash tag, so that one script can to
 | `antiphon:{tag}:response:<id>` | string | a stored response: its place and its JSON |
 | `antiphon:{tag}:conversation:<id>` | hash | `place` of its head, `object` (JSON) |
 | `antiphon:{tag}:claim:<id>` | string | who is adding a turn to that conversation |
+| `antiphon:{digest}:answer` | string | where an answer was given last, to say what a client changed before it |
 
 All of them expire when their session has not been used for `ttl_s`.
 """
@@ -20,7 +21,7 @@ import asyncio
 import time
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Awaitable, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -96,6 +97,14 @@ class StoredConversation:
 
 
 @dataclass(frozen=True, slots=True)
+class StoredAnswer:
+    """Where an answer was given: its session's tag, and the place its turn ends at."""
+
+    tag: str
+    place: str
+
+
+@dataclass(frozen=True, slots=True)
 class NewTurn:
     """A turn to append after `history`, on `history`'s branch or a new one."""
 
@@ -105,6 +114,8 @@ class NewTurn:
     """Id and body of a response to store with it."""
     conversation: tuple[str, str] | None = None
     """Id of a conversation whose head moves here, and the place that head must still be at."""
+    answer: bytes | None = None
+    """A digest by which the turn's answer is found again (`SessionStore.answer`)."""
 
     @property
     def place(self) -> Place:
@@ -208,6 +219,7 @@ class SessionStore:
             raise TurnConflictError("another turn was added to this conversation first; read it and send yours again")
         history = new.history.extended((new.turn,))
         self._remember(history)
+        await self._note_answer(new)
         return history
 
     async def _patiently_append(self, new: NewTurn) -> bool:
@@ -250,6 +262,20 @@ class SessionStore:
             head,
         ]
         return bool(await self._append_script(keys=keys, args=arguments))
+
+    async def _note_answer(self, new: NewTurn) -> None:
+        """In another hash slot than the turn, so after it; it only helps to explain, so it may be lost."""
+        if new.answer is None:
+            return
+        stored = msgspec.msgpack.encode(StoredAnswer(new.history.branch.tag, str(new.place)))
+        with suppress(RedisError, OSError):
+            await self._redis.set(_key(new.answer.hex(), "answer"), stored, ex=self._ttl_s)
+
+    async def answer(self, digest: bytes) -> StoredAnswer | None:
+        """Where the answer with this digest was given last."""
+        async with _translated():
+            packed = await cast("Awaitable[bytes | None]", self._redis.get(_key(digest.hex(), "answer")))
+        return None if packed is None else msgspec.msgpack.decode(packed, type=StoredAnswer)
 
     async def response(self, tag: str, response_id: str) -> StoredResponse | None:
         async with _translated():
@@ -314,8 +340,8 @@ class SessionStore:
             return  # it runs out by itself
 
 
-def _key(tag: str, kind: str, name: str) -> str:
-    return f"antiphon:{{{tag}}}:{kind}:{name}"
+def _key(tag: str, *names: str) -> str:
+    return ":".join(("antiphon", f"{{{tag}}}", *names))
 
 
 def _turn(packed: bytes) -> Turn:

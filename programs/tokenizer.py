@@ -8,6 +8,7 @@ from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ _ANCHOR = "\ufdee"
 
 _CACHED_TEXTS = 4_096
 _CACHED_TEXT_CHARS = 16_384
+_DIGEST_BYTES = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,8 +39,9 @@ class ControlToken:
 class Tokenizer:
     """Encodes text that is known to hold no control tokens, and decodes ids.
 
-    A control token is an added token that the tokenizer marks special, that lies outside the base vocabulary, or that
-    the chat template itself writes. All others (Gemma's runs of newlines, say) are ordinary text.
+    `digest` tells it from other tokenizers. A control token is an added token that the tokenizer marks special, that
+    lies outside the base vocabulary, or that the chat template itself writes. All others (Gemma's runs of newlines,
+    say) are ordinary text.
 
     Raises TokenizerError when `tokenizer_json` is not a tokenizer.
     """
@@ -53,6 +56,7 @@ class Tokenizer:
         self.controls = {token.text: token for token in controls}
         self.control_ids = frozenset(token.id for token in controls)
         self.control_pattern = _alternation(self.controls)
+        self.digest = blake2b(tokenizer_json.encode(), digest_size=_DIGEST_BYTES).hexdigest()
         self._plain = _without(description, self.control_ids)
         self._encode_cached = lru_cache(_CACHED_TEXTS)(self._encode_after_control)
 

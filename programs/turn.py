@@ -7,12 +7,15 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from programs.answer import AnswerDelta
+from programs.difference import Difference
 from programs.explain import MissReason
+from programs.hygiene import HygieneChange
+from programs.ledger import HistoryMode
 from programs.message import Message, Tool, ToolCall
 from router.request import FinishType, Sampling, TokenLogprob
 
-HistoryMode = Literal["template", "append"]
-"""Whether the template may drop what the engine produced (earlier reasoning, say), or all of it stays."""
+Truncation = Literal["disabled", "auto"]
+"""What happens when a conversation outgrows the context window: an error, or its oldest turns are dropped."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +47,9 @@ class TurnRequest:
     `head` are messages for this turn alone that stand in front of the history, `arguments` go to the template.
     `max_tokens` None means as many as fit. With `response_id`, what `record` makes of the finished turn is stored
     under it, in the same step as the turn. With `calls_allowed` False the tools stay in the prompt (and its prefix in
-    the cache), but calls of them are text.
+    the cache), but calls of them are text. `history` None is the session's last mode, or the server's default. With
+    `compacts`, the messages ask for a summary, and the history that the turn leaves is only that question and its
+    answer, after the messages that always stay.
     """
 
     tenant: str
@@ -56,7 +61,10 @@ class TurnRequest:
     tools: tuple[Tool, ...] = ()
     calls_allowed: bool = True
     arguments: Mapping[str, Any] = field(default_factory=dict)
-    history: HistoryMode = "template"
+    history: HistoryMode | None = None
+    truncation: Truncation = "disabled"
+    cache_salt: str | None = None
+    compacts: bool = False
     top_logprobs: int | None = None
     response_id: str | None = None
     record: Callable[[FinishedTurn], bytes] | None = None
@@ -87,7 +95,12 @@ class TurnCalls:
 
 @dataclass(frozen=True, slots=True)
 class FinishedTurn:
-    """A turn that is in the ledger. `anticipated_tokens` of its prompt were prefilled before it was asked for."""
+    """A turn that is in the ledger. `anticipated_tokens` of its prompt were prefilled before it was asked for.
+
+    `difference` is where the client's messages depart from the ledger, `changes` are what hygiene did to them, and
+    `dropped` are the indices, in the whole conversation, of messages that the window left out of the prompt.
+    `messages` are those that the turn adds to its branch.
+    """
 
     session_id: str
     turn_id: str
@@ -103,6 +116,10 @@ class FinishedTurn:
     reusable_tokens: int
     anticipated_tokens: int
     miss_reason: MissReason | None
+    difference: Difference | None = None
+    changes: tuple[HygieneChange, ...] = ()
+    dropped: tuple[int, ...] = ()
+    messages: tuple[Message, ...] = ()
 
 
 TurnEvent = StartedTurn | TurnText | TurnCalls | FinishedTurn

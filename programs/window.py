@@ -45,6 +45,14 @@ class WindowPolicy:
 
 
 @dataclass(frozen=True, slots=True)
+class WindowState:
+    """What one turn's window leaves for the next: where it begins, and what its prompt held besides messages."""
+
+    boundary: int = 0
+    overhead: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class Window:
     """What of a conversation is shown.
 
@@ -115,15 +123,10 @@ def anticipate(
     return layout.window(cut, moved=cut > start) if cut > start else None
 
 
-def will_overflow_soon(
-    messages: Sequence[Message],
-    sizes: Sequence[int],
-    policy: WindowPolicy,
-    boundary: int = 0,
-    pinned: Collection[int] = (),
-) -> bool:
-    """Whether the next turn is likely to move the window."""
-    return anticipate(messages, sizes, policy, boundary, pinned) is not None
+def staying(messages: Sequence[Message], pinned: Collection[int] = ()) -> tuple[int, ...]:
+    """The indices of messages that no window drops: system and developer messages and pinned turns."""
+    layout = _Layout(messages, [0] * len(messages), pinned)
+    return tuple(index for index, stays in enumerate(layout.stays) if stays)
 
 
 def _cut(layout: _Layout, turns: list[int], start: int, asked: int, room: int, low: float) -> int:
@@ -156,10 +159,10 @@ class _Layout:
         starts = _starts(messages)
         self.latest = starts[-1] if starts else 0
         self.turns = _unbroken(starts, self._calls)
-        self._stays = _staying(messages, self.turns, pinned)
-        self.fixed = sum(size for size, stays in zip(sizes, self._stays, strict=True) if stays)
+        self.stays = _staying(messages, self.turns, pinned)
+        self.fixed = sum(size for size, stays in zip(sizes, self.stays, strict=True) if stays)
         self._loose = [0]
-        for size, stays in zip(reversed(sizes), reversed(self._stays), strict=True):
+        for size, stays in zip(reversed(sizes), reversed(self.stays), strict=True):
             self._loose.append(self._loose[-1] + (0 if stays else size))
         self._loose.reverse()
 
@@ -180,10 +183,10 @@ class _Layout:
 
     def _is_kept(self, index: int, boundary: int) -> bool:
         """A result is dropped with its call, also one that came in a later turn."""
-        if self._stays[index]:
+        if self.stays[index]:
             return True
         call = self._calls.get(index)
-        return index >= boundary and (call is None or call >= boundary or self._stays[call])
+        return index >= boundary and (call is None or call >= boundary or self.stays[call])
 
 
 def _calls(messages: Sequence[Message]) -> dict[int, int]:

@@ -12,15 +12,18 @@ from starlette.exceptions import HTTPException
 from starlette.responses import JSONResponse, Response
 
 from programs.anticipation import AnticipationBudget, Anticipator
+from programs.hygiene import HygieneRule
 from programs.model import ChatModel
 from programs.probe import probe
 from programs.session import Sessions
 from programs.store import SessionStore, connect
+from programs.verdict import TemplateProbe
 from router.engine.client import EngineClient
 from router.router import Router
-from service import chat, conversations, health, responses
+from service import chat, compaction, conversations, health, models, responses
 from service.auth import require_key
 from service.errors import EXPECTED_ERRORS, ErrorBody, error_body
+from service.hygiene_file import hygiene_rules
 from service.services import Services
 from service.settings import Settings
 from service.sse import ClientGoneError
@@ -33,17 +36,19 @@ _CLIENT_CLOSED_REQUEST = 499
 def create_app(settings: Settings) -> FastAPI:
     """The front. The model's files are read here, so that a wrong directory is known before anything listens."""
     model = ChatModel.load(settings.model_dir, settings.model_name)
-    _log.info("%s: %s", model.name, probe(model.template, model.tokenizer).summary)
+    probed = probe(model.template, model.tokenizer)
+    _log.info("%s: %s", model.name, probed.summary)
+    rules = hygiene_rules(settings.hygiene)
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
-        async with _services(settings, model) as services:
+        async with _services(settings, model, probed, rules) as services:
             app.state.services = services
             yield
 
     described = "/openapi.json" if settings.api_key is None else None  # FastAPI's own routes ask for no key
     app = FastAPI(title="Antiphon", lifespan=lifespan, dependencies=[Depends(require_key)], openapi_url=described)
-    for module in (chat, responses, conversations, health):
+    for module in (chat, responses, compaction, conversations, models, health):
         app.include_router(module.router)
     for expected in EXPECTED_ERRORS:
         app.add_exception_handler(expected, _expected)
@@ -54,15 +59,18 @@ def create_app(settings: Settings) -> FastAPI:
 
 
 @asynccontextmanager
-async def _services(settings: Settings, model: ChatModel) -> AsyncIterator[Services]:
+async def _services(
+    settings: Settings, model: ChatModel, probed: TemplateProbe, rules: tuple[HygieneRule, ...]
+) -> AsyncIterator[Services]:
     connector = aiohttp.TCPConnector(limit=0)
     async with aiohttp.ClientSession(connector=connector) as session:
         clients = [EngineClient(f"replica-{number}", url, session) for number, url in enumerate(settings.engines)]
         async with Router(clients) as router:
             store = SessionStore(connect(settings.store_url), settings.session_ttl_s)
             anticipator = Anticipator(router, AnticipationBudget(settings.anticipated_tokens_per_minute))
+            sessions = Sessions(model, store, router, anticipator, rules=rules, default_history=settings.history)
             try:
-                yield Services(settings, store, router, Sessions(model, store, router, anticipator))
+                yield Services(settings, store, router, sessions, probed)
             finally:
                 await anticipator.aclose()
                 await store.aclose()

@@ -55,6 +55,8 @@ def turn_request(wire: ChatRequest) -> TurnRequest:
         calls_allowed=wire.tool_choice != "none",
         arguments=wire.chat_template_kwargs,
         history=wire.history,
+        truncation=wire.truncation,
+        cache_salt=wire.cache_salt,
         top_logprobs=wire.wanted_logprobs,
     )
 

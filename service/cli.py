@@ -15,12 +15,13 @@ from router.errors import RouterError
 from service.commands import bench as bench_commands
 from service.commands import model as model_commands
 from service.commands.fail import fail
+from service.errors import HygieneFileError
 from service.progress import PatientConsole
 from service.serve import serve as run_front
 from service.settings import Settings, UpSettings
 from service.up import up as run_up
 
-EXPECTED = (ValidationError, SettingsError, ProgramsError, RouterError, OSError)
+EXPECTED = (ValidationError, SettingsError, ProgramsError, RouterError, HygieneFileError, OSError)
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, help="Token-exact sessions on SGLang.")
 app.add_typer(bench_commands.app, name="bench")
@@ -67,9 +68,11 @@ def serve(
     port: Annotated[int | None, typer.Option(help="Port to listen on.")] = None,
     host: Annotated[str | None, typer.Option(help="Address to listen on; others than loopback need a key.")] = None,
     name: Annotated[str | None, typer.Option(help="What clients call the model.")] = None,
+    history: Annotated[str | None, typer.Option(help="template (default), or append: drop nothing generated.")] = None,
+    hygiene: Annotated[str | None, typer.Option(help="Rules for volatile lines: default, off, or a YAML file.")] = None,
 ) -> None:
     """Serve the front alone, over engines and a session store that run elsewhere."""
-    given: dict[str, Any] = {"host": host, "port": port, "model_name": name}
+    given: dict[str, Any] = {"host": host, "port": port, "model_name": name, "history": history, "hygiene": hygiene}
     chosen = {key: value for key, value in given.items() if value is not None}
     try:
         run_front(Settings(engines=tuple(engine), model_dir=model, store_url=store, **chosen))

@@ -26,6 +26,10 @@ class ServiceError(Exception):
         self.param = param
 
 
+class HygieneFileError(Exception):
+    """A file of hygiene rules cannot be used; the text says why."""
+
+
 @dataclass(frozen=True, slots=True)
 class ErrorBody:
     """An error as a client sees it."""

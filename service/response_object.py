@@ -43,7 +43,7 @@ class ResponseObject:
         return {
             **self._object(status, output),
             "incomplete_details": None if status == "completed" else {"reason": "max_output_tokens"},
-            "usage": _usage(turn),
+            "usage": usage(turn),
             "antiphon": antiphon_fields(turn, with_ids=self._wire.return_token_ids),
         }
 
@@ -103,13 +103,13 @@ class ResponseObject:
             "tool_choice": wire.tool_choice,
             "tools": [tool.model_dump(exclude_none=True) for tool in wire.tools or ()],
             "top_p": wire.top_p,
-            "truncation": "disabled",
+            "truncation": wire.truncation or "disabled",
             "usage": None,
             "user": wire.user,
         }
 
 
-def _usage(turn: FinishedTurn) -> dict[str, Any]:
+def usage(turn: FinishedTurn) -> dict[str, Any]:
     prompt, output = len(turn.prompt_ids), len(turn.output_ids)
     return {
         "input_tokens": prompt,

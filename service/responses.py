@@ -72,6 +72,8 @@ def turn_request(wire: ResponsesRequest) -> TurnRequest:
         calls_allowed=wire.tool_choice != "none",
         arguments=wire.chat_template_kwargs,
         history=wire.history,
+        truncation=wire.truncation or "disabled",
+        cache_salt=wire.cache_salt,
     )
 
 

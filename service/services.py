@@ -8,6 +8,7 @@ from starlette.requests import Request
 
 from programs.session import Sessions
 from programs.store import SessionStore
+from programs.verdict import TemplateProbe
 from router.router import Router
 from service.settings import Settings
 
@@ -18,6 +19,8 @@ class Services:
     store: SessionStore
     router: Router
     sessions: Sessions
+    probed: TemplateProbe
+    """What the model's chat template does to prefixes, tried at start."""
 
 
 def services_of(request: Request) -> Services:

@@ -10,6 +10,8 @@ from urllib.parse import urlsplit
 from pydantic import Field, SecretStr, field_validator, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
+from programs.ledger import HistoryMode
+
 _PREFIX = "ANTIPHON_"
 _LOOPBACK = ("127.0.0.1", "localhost", "::1")
 _STORE_SCHEMES = ("redis", "rediss", "unix")
@@ -98,6 +100,10 @@ class Settings(ListenSettings):
     """Sessions unused for so long are forgotten."""
     anticipated_tokens_per_minute: int = Field(default=120_000, ge=0)
     """How much may be prefilled ahead for templates that rewrite history; 0 turns it off."""
+    history: HistoryMode = "template"
+    """Of sessions that choose none: `template` drops what the chat template drops, `append` drops nothing."""
+    hygiene: str = "default"
+    """Rules for volatile lines in system prompts: `default`, `off`, or a YAML file."""
     max_body_bytes: int = Field(default=32 * 1024 * 1024, gt=0)
 
 

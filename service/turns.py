@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from programs.errors import ProgramsError
+from programs.explain import TO_OPENAI
 from programs.session import Sessions
 from programs.turn import FinishedTurn, TurnEvent, TurnRequest, TurnText
 from router.errors import RouterError
@@ -72,10 +73,26 @@ def antiphon_fields(turn: FinishedTurn, *, with_ids: bool) -> dict[str, Any]:
         "turn_id": turn.turn_id,
         "replica": turn.replica,
         "reusable_tokens": turn.reusable_tokens,
+        "cached_tokens": turn.cached_tokens,
         "anticipated_tokens": turn.anticipated_tokens,
         "miss_reason": turn.miss_reason,
+        "openai_miss_reason": None if turn.miss_reason is None else TO_OPENAI[turn.miss_reason],
+        "difference": None if turn.difference is None else asdict(turn.difference),
+        "changes": [asdict(change) for change in turn.changes],
+        "dropped": {"messages": len(turn.dropped), "ranges": _ranges(turn.dropped)} if turn.dropped else None,
     }
     if with_ids:
         fields["prompt_token_ids"] = list(turn.prompt_ids)
         fields["output_token_ids"] = list(turn.output_ids)
     return fields
+
+
+def _ranges(indices: Sequence[int]) -> list[list[int]]:
+    """Ascending indices as first and last of each run."""
+    ranges: list[list[int]] = []
+    for index in indices:
+        if ranges and ranges[-1][1] == index - 1:
+            ranges[-1][1] = index
+        else:
+            ranges.append([index, index])
+    return ranges

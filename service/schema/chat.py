@@ -6,8 +6,9 @@ from typing import Literal
 
 from pydantic import Field, field_validator
 
+from programs.ledger import HistoryMode
 from programs.message import Message, Tool, in_call_order
-from programs.turn import HistoryMode
+from programs.turn import Truncation
 from service.errors import ServiceError
 from service.schema.sampling import ResponseFormat, SamplingFields, TemplateArguments, WireModel
 from service.schema.tools import FunctionTool, WireToolCall
@@ -25,6 +26,8 @@ class ChatMessage(WireModel):
     name: str | None = None
     tool_calls: list[WireToolCall] | None = None
     tool_call_id: str | None = None
+    pinned: bool = False
+    """Stays in the prompt, with its turn, whatever the context window drops."""
 
     def as_message(self, index: int) -> Message:
         """Raises ServiceError for a message that lacks what its role needs."""
@@ -39,6 +42,7 @@ class ChatMessage(WireModel):
             self.name,
             tuple(call.as_call() for call in self.tool_calls or ()),
             self.tool_call_id,
+            self.pinned,
         )
 
     def _text(self) -> str:
@@ -66,7 +70,10 @@ class ChatRequest(SamplingFields):
     tool_choice: Literal["auto", "none"] = "auto"
     parallel_tool_calls: bool | None = None
     chat_template_kwargs: TemplateArguments = Field(default_factory=dict)
-    history: HistoryMode = "template"
+    history: HistoryMode | None = None
+    truncation: Truncation = "disabled"
+    cache_salt: str | None = Field(default=None, min_length=1, max_length=256)
+    """Turns with different salts share nothing in the engine's cache."""
     return_token_ids: bool = False
     """Ask for the prompt's and the answer's ids, in `antiphon`."""
 

@@ -8,8 +8,9 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, field_validator, model_validator
 
+from programs.ledger import HistoryMode
 from programs.message import Message, Tool, ToolCall, in_call_order
-from programs.turn import HistoryMode
+from programs.turn import Truncation
 from service.schema.sampling import JsonObject, SamplingFields, TemplateArguments, WireModel, schema_text
 from service.schema.tools import Function
 
@@ -23,9 +24,11 @@ class InputMessage(WireModel):
     type: Literal["message"] = "message"
     role: Literal["system", "developer", "user", "assistant"]
     content: str | list[InputText]
+    pinned: bool = False
+    """Stays in the prompt, with its turn, whatever the context window drops."""
 
     def as_message(self) -> Message:
-        return Message(self.role, _text(self.content))
+        return Message(self.role, _text(self.content), pinned=self.pinned)
 
 
 class InputReasoning(WireModel):
@@ -95,14 +98,16 @@ class ResponsesRequest(SamplingFields):
     max_output_tokens: int | None = Field(default=None, gt=0)
     metadata: dict[str, str] | None = None
     text: TextOptions = Field(default_factory=TextOptions)
-    truncation: Literal["disabled"] | None = None
     tools: list[FlatFunctionTool] | None = None
     tool_choice: Literal["auto", "none"] = "auto"
     parallel_tool_calls: bool | None = None
     background: bool | None = None
     user: str | None = None
     chat_template_kwargs: TemplateArguments = Field(default_factory=dict)
-    history: HistoryMode = "template"
+    history: HistoryMode | None = None
+    truncation: Truncation | None = None
+    cache_salt: str | None = Field(default=None, min_length=1, max_length=256)
+    """Turns with different salts share nothing in the engine's cache."""
     return_token_ids: bool = False
     """Ask for the prompt's and the answer's ids, in `antiphon`."""
 

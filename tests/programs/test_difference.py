@@ -1,22 +1,13 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any, get_args
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from programs.difference import (
-    FROM_OPENAI,
-    TO_OPENAI,
-    Difference,
-    MissReason,
-    OpenAIMissReason,
-    Setting,
-    classify,
-    first_difference,
-)
+from programs.difference import Difference, first_difference
 from programs.message import Message, Role, ToolCall, canonical
 
 CHAT = [
@@ -133,38 +124,3 @@ def test_a_difference_is_told_exactly_where_meanings_part(ledger: list[Message],
         assert found.role == ledger[found.message_index].role
         assert 0 < len(found.diff) <= 120
         assert found.diff.isprintable()
-
-
-BEFORE = Setting("qwen", "tenant", b"tools", 0, "one")
-
-
-@pytest.mark.parametrize(
-    ("now", "common", "cached", "edited", "reason"),
-    [
-        (BEFORE, 96, 96, False, None),
-        (BEFORE, 96, 32, False, "evicted"),
-        (replace(BEFORE, replica="two"), 96, 32, False, "moved"),
-        (replace(BEFORE, replica="two"), 96, 96, False, None),
-        (BEFORE, 48, 48, False, "template_rewrite"),
-        (BEFORE, 48, 48, True, "client_edit"),
-        (BEFORE, 48, 32, True, "evicted"),
-        (BEFORE, 48, 96, False, None),
-        (replace(BEFORE, tools=b"others"), 48, 48, True, "tools_changed"),
-        (replace(BEFORE, boundary=7), 48, 48, False, "window"),
-        (replace(BEFORE, salt="other"), 96, 0, False, "salt"),
-        (replace(BEFORE, model="llama", salt="other"), 96, 0, False, "model_changed"),
-    ],
-)
-def test_a_miss_has_one_reason(now: Setting, common: int, cached: int, edited: bool, reason: MissReason | None) -> None:
-    assert classify(BEFORE, now, reusable=96, common=common, cached=cached, edited=edited) == reason
-
-
-def test_a_first_turn_is_cold_even_where_others_left_its_prefix() -> None:
-    assert classify(None, BEFORE, reusable=0, common=0, cached=64, edited=False) == "cold"
-
-
-def test_every_reason_has_a_place_in_both_taxonomies() -> None:
-    assert set(FROM_OPENAI) == set(get_args(OpenAIMissReason))
-    assert set(TO_OPENAI) == set(get_args(MissReason))
-    for ours, theirs in TO_OPENAI.items():
-        assert theirs is None or FROM_OPENAI[theirs] in (ours, "window")

@@ -94,8 +94,13 @@ async def test_the_antiphon_object_holds_what_it_promises_and_ids_only_on_reques
         "turn_id",
         "replica",
         "reusable_tokens",
+        "cached_tokens",
         "anticipated_tokens",
         "miss_reason",
+        "openai_miss_reason",
+        "difference",
+        "changes",
+        "dropped",
     }
     assert (said["replica"], said["reusable_tokens"], said["miss_reason"]) == ("replica-0", 0, "cold")
     usage = answer["usage"]

@@ -1,0 +1,44 @@
+"""`/v1/models`, and what each model's chat template does to prefixes."""
+
+from __future__ import annotations
+
+import orjson
+from fastapi import APIRouter, Request
+from starlette.responses import Response
+
+from service.services import Services, services_of
+from service.turns import check_model
+
+router = APIRouter()
+
+
+@router.get("/v1/models")
+async def list_models(request: Request) -> dict[str, object]:
+    return {"object": "list", "data": [_model(services_of(request))]}
+
+
+@router.get("/v1/models/{name:path}/template")
+async def get_template_probe(request: Request, name: str) -> Response:
+    """What the model's chat template does to a conversation's prefix, as `antiphon model probe --json` prints it."""
+    services = services_of(request)
+    check_model(name, services.sessions)
+    return Response(orjson.dumps(services.probed.as_json()), media_type="application/json")
+
+
+@router.get("/v1/models/{name:path}")
+async def get_model(request: Request, name: str) -> dict[str, object]:
+    services = services_of(request)
+    check_model(name, services.sessions)
+    return _model(services)
+
+
+def _model(services: Services) -> dict[str, object]:
+    model = services.sessions.model
+    info = services.router.info
+    return {
+        "id": model.name,
+        "object": "model",
+        "created": model.created,
+        "owned_by": "antiphon",
+        "max_model_len": info.context_length if info else model.context_length,
+    }
