@@ -15,6 +15,7 @@ import service
 from programs.errors import StoreUnavailableError
 from programs.store import SessionStore, connect
 from router.child import Child
+from router.engine.client import EngineClient
 from router.engine.diagnosis import diagnose
 from router.engine.server import EngineLaunch, EngineServer
 from router.errors import PreflightError, RouterError
@@ -64,20 +65,22 @@ class StorePart:
         )
 
     async def ready(self, child: Child, on_progress: Detail) -> None:
-        store = SessionStore(connect(self.site.store_url), ttl_s=1)
 
         async def answers() -> bool:
             on_progress(child.last_line)
-            try:
-                await store.ping()
-            except StoreUnavailableError:
-                return False
-            return True
+            return await self.serves()
 
+        await _until(answers, child, self, _STORE_READY_S)
+
+    async def serves(self) -> bool:
+        store = SessionStore(connect(self.site.store_url), ttl_s=1)
         try:
-            await _until(answers, child, self, _STORE_READY_S)
+            await store.ping()
+        except StoreUnavailableError:
+            return False
         finally:
             await store.aclose()
+        return True
 
     def explain(self, child: Child) -> str:
         return _last_words(child, self._log)
@@ -110,6 +113,10 @@ class EnginePart:
 
     async def ready(self, child: Child, on_progress: Detail) -> None:
         await EngineServer(self.launch, child).wait_ready(on_progress)
+
+    async def serves(self) -> bool:
+        async with aiohttp.ClientSession() as session:
+            return await EngineClient("engine", self.launch.url, session).generates()
 
     def explain(self, child: Child) -> str:
         return f"{diagnose(child.exit_reason or '', child.last_lines)} (log: {self.launch.log_path})"
@@ -144,9 +151,12 @@ class FrontPart:
 
         async def answers() -> bool:
             on_progress(child.last_line)
-            return await ask_front(self.site, "/health") is None
+            return await self.serves()
 
         await _until(answers, child, self, _FRONT_READY_S)
+
+    async def serves(self) -> bool:
+        return await ask_front(self.site, "/health") is None
 
     def explain(self, child: Child) -> str:
         return _last_words(child, self._log)

@@ -66,6 +66,8 @@ class UpSettings(ListenSettings):
     """Base URLs of SGLang servers to use instead of one of our own."""
     store_url: str | None = None
     """A Redis or Valkey to use instead of one of our own."""
+    hang_s: float = Field(default=120, gt=0)
+    """A process of ours that runs but has not answered for so long is killed and started again."""
 
     @field_validator("data_dir", "model")
     @classmethod

@@ -1,10 +1,11 @@
-"""Keeps child processes serving: one that dies is started again, one that dies again and again ends everything."""
+"""Keeps child processes serving: one that dies or hangs is started again, again and again ends everything."""
 
 from __future__ import annotations
 
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -17,6 +18,7 @@ _LONGEST_PAUSE_S = 10.0
 _LONG_S = 60.0
 """A child that served for so long did not die rapidly."""
 _MOST_RAPID_DEATHS = 5
+_LOOKS_BEFORE_HUNG = 6
 
 Say = Callable[[str], None]
 
@@ -41,6 +43,9 @@ class Part(Protocol):
     async def ready(self, child: Child, on_progress: Detail) -> None:
         """Until it serves. Raises RouterError when it has died or will not."""
 
+    async def serves(self) -> bool:
+        """Whether it does now. May wait for an answer for ever."""
+
     def explain(self, child: Child) -> str:
         """Why it died, in one line."""
 
@@ -55,8 +60,10 @@ class _Kept:
 class Supervisor:
     """Parts, in an order in which each may need those before it: they are stopped in the reverse order."""
 
-    def __init__(self, parts: Sequence[Part], say: Say) -> None:
+    def __init__(self, parts: Sequence[Part], say: Say, hang_s: float) -> None:
+        """A part that runs but has not served for `hang_s` is killed, and started again."""
         self._say = say
+        self._hang_s = hang_s
         self._kept = [_Kept(part) for part in parts]
         self._gave_up: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
@@ -99,7 +106,7 @@ class Supervisor:
 
     async def _keep(self, kept: _Kept, child: Child) -> None:
         rapid = 0
-        life: Awaitable[tuple[str, float]] = _life(kept.part, child)
+        life: Awaitable[tuple[str, float]] = self._life(kept.part, child)
         while True:
             why, served_s = await life
             rapid = 1 if served_s >= _LONG_S else rapid + 1
@@ -120,18 +127,37 @@ class Supervisor:
                 await child.stop(kept.part.stop_grace_s)
             return str(error), 0.0
         self._say(f"{kept.part.name}: serves again")
-        return await _life(kept.part, child)
+        return await self._life(kept.part, child)
+
+    async def _life(self, part: Part, child: Child) -> tuple[str, float]:
+        """Until a serving child ends, by itself or because it hung: why, and for how many seconds it served."""
+        since = time.monotonic()
+        hanging = asyncio.create_task(self._until_it_hangs(part))
+        dying = asyncio.create_task(child.wait())
+        try:
+            await asyncio.wait((hanging, dying), return_when=asyncio.FIRST_COMPLETED)
+            served_s = time.monotonic() - since
+            if child.running:
+                await child.stop(grace_s=0)
+                return f"has not answered for {self._hang_s:g} s and was killed", served_s
+            return part.explain(child), served_s
+        finally:
+            for task in (hanging, dying):
+                task.cancel()
+            await asyncio.gather(hanging, dying, return_exceptions=True)
+
+    async def _until_it_hangs(self, part: Part) -> None:
+        proven = time.monotonic()
+        while time.monotonic() - proven < self._hang_s:
+            await asyncio.sleep(self._hang_s / _LOOKS_BEFORE_HUNG)
+            with suppress(TimeoutError):
+                async with asyncio.timeout(self._hang_s):
+                    if await part.serves():
+                        proven = time.monotonic()
 
     def _give_up(self, reason: str) -> None:
         if not self._gave_up.done():
             self._gave_up.set_exception(GaveUpError(reason))
-
-
-async def _life(part: Part, child: Child) -> tuple[str, float]:
-    """Until a serving child ends: why it did, and for how many seconds it served."""
-    since = time.monotonic()
-    await child.wait()
-    return part.explain(child), time.monotonic() - since
 
 
 async def _together(work: Sequence[Coroutine[Any, Any, None]]) -> None:

@@ -52,7 +52,7 @@ async def up(settings: UpSettings, console: Console) -> None:
 
 async def _serve(settings: UpSettings, steps: Steps, hurry: asyncio.Event) -> None:
     site = await prepare(settings, steps)
-    supervisor = Supervisor(parts_of(site), steps.say)
+    supervisor = Supervisor(parts_of(site), steps.say, settings.hang_s)
     try:
         await supervisor.start(steps)
         with steps.step("waiting until it generates") as detail:

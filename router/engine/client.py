@@ -65,6 +65,18 @@ class EngineClient:
         except (KeyError, IndexError, TypeError, ValueError) as error:
             raise EngineUnavailableError(f"{self.name} does not describe itself as SGLang does: {error!r}") from error
 
+    async def generates(self) -> bool:
+        """Whether tokens come out of it, as SGLang itself tells: a busy server's count, whoever asked for them.
+
+        Waits for as long as SGLang does, 20 s unless it was started otherwise.
+        """
+        timeout = aiohttp.ClientTimeout(total=None, sock_connect=_CONNECT_TIMEOUT_S)
+        try:
+            async with self._session.get(f"{self.url}/health_generate", timeout=timeout) as response:
+                return response.status == 200
+        except (aiohttp.ClientError, OSError):
+            return False
+
     async def parse_calls(self, text: str, tools: Sequence[str], parser: str | None) -> ParsedText:
         """The tool calls in finished `text`, by the engine's own parser; with no `parser` named it tries all it has.
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -25,13 +26,13 @@ def up(smollm2_dir: Path, engine_python: Path, tmp_path: Path) -> Iterator[UpPro
     data = tmp_path / "data"
     (data / "models").mkdir(parents=True)
     (data / "models" / smollm2_dir.name).symlink_to(smollm2_dir)
-    up = UpProcess(data, free_port(), [], {"ANTIPHON_ENGINE_PYTHON": str(engine_python)})
+    up = UpProcess(data, free_port(), [], {"ANTIPHON_ENGINE_PYTHON": str(engine_python), "ANTIPHON_HANG_S": "45"})
     yield up
     up.end()
 
 
 @pytest.mark.timeout(900)
-def test_it_serves_survives_its_engine_and_leaves_nothing(up: UpProcess) -> None:
+def test_it_serves_survives_its_engines_death_and_hang_and_leaves_nothing(up: UpProcess) -> None:
     up.wait_serving(ENGINE_START_S)
     assert "starting the engine cpu-smollm2.v1: done" in up.output
     dialogue = Dialogue(up.url, MODEL)
@@ -53,6 +54,12 @@ def test_it_serves_survives_its_engine_and_leaves_nothing(up: UpProcess) -> None
     fourth = dialogue.say("And of Portugal?")
     assert cached_tokens(fourth) >= reusable(third)
     assert fourth["antiphon"]["miss_reason"] is None
+
+    up.find("sglang.launch_server").send_signal(signal.SIGSTOP)
+    up.wait_saying("engine cpu-smollm2.v1: has not answered for 45 s and was killed", limit_s=120)
+    wait_until_down(up)
+    up.wait_ready(ENGINE_START_S)
+    dialogue.say("And of Greece?")
 
     assert len(up.look_around()) > 6
     assert up.stop() == 0

@@ -268,6 +268,20 @@ def test_a_front_that_dies_again_and_again_ends_everything(start: Start) -> None
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize(("word", "name"), [("serve", "front"), ("valkey-server", "session store")])
+def test_what_hangs_is_killed_and_replaced(start: Start, word: str, name: str) -> None:
+    up = start(ANTIPHON_HANG_S="3").wait_serving()
+    dialogue = Dialogue(up.url, MODEL)
+    dialogue.say("hello")
+    up.find(word).send_signal(signal.SIGSTOP)
+    up.wait_saying(f"{name}: has not answered for 3 s and was killed; starting it again")
+    up.wait_saying(f"{name}: serves again")
+    dialogue.say_when_served("and on")
+    assert up.stop() == 0
+    assert up.left() == []
+
+
+@pytest.mark.slow
 def test_a_turn_in_flight_ends_before_the_front_does(start: Start) -> None:
     up = start().wait_serving()
     answers: list[httpx.Response] = []

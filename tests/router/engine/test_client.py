@@ -256,3 +256,12 @@ async def test_what_is_not_sglang_is_an_engine_error(body: bytes) -> None:
             await deltas_of(client, request())
         with pytest.raises(EngineUnavailableError):
             await client.server_info()
+
+
+async def test_an_engine_that_generates_and_one_that_hangs_can_be_told_apart() -> None:
+    async with client_of(health_timeout_s=0.2) as (client, engine):
+        assert await client.generates()
+        engine.engine.scheduler.go.clear()
+        assert not await client.generates()
+        engine.engine.scheduler.go.set()
+        assert await client.generates()
