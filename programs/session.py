@@ -140,9 +140,8 @@ class Sessions:
         try:
             return await self._store_turn(plan, plan.history, turn, outcome)
         except TurnConflictError:
-            if plan.found.conversation is not None:
-                raise
-        history, turn = await self._beside(plan, turn)
+            # another turn follows the same one; whether a conversation's head has moved is judged again below
+            history, turn = await self._beside(plan, turn)
         return await self._store_turn(plan, history, turn, outcome)
 
     def _compacted(self, plan: TurnPlan, turn: Turn) -> tuple[History, Turn]:

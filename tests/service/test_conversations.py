@@ -89,3 +89,14 @@ async def test_a_conversation_deleted_during_a_turn_takes_no_turn(front: Front, 
         with pytest.raises(ConflictError):
             await asking
     assert (await get(front, f"/v1/conversations/{conversation.id}")).status_code == 404
+
+
+async def test_a_conversation_goes_on_though_another_turn_followed_its_last_response(front: Front) -> None:
+    async with client_of(front) as client:
+        conversation = await client.conversations.create()
+        first = await respond(client, "hello", conversation=conversation.id)
+        aside = await respond(client, "aside", previous_response_id=first.id)
+        second = await respond(client, "more", conversation=conversation.id)
+        third = await respond(client, "and more", conversation=conversation.id)
+    for last, answer in ((first, aside), (first, second), (second, third)):
+        assert prompt_of(answer)[: len(seen_by(last))] == seen_by(last)
