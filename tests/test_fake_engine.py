@@ -302,6 +302,36 @@ async def test_logprobs_are_reported_for_every_token(engine: FakeEngine, client:
     assert [len(row) for row in events[-1]["meta_info"]["output_top_logprobs"]] == [2] * 4
 
 
+async def test_a_scripted_answer_is_written_word_for_word_in_place_of_the_models_own(
+    engine: FakeEngine, client: Client
+) -> None:
+    engine.script.write((7, 2, 9))
+    engine.script.write((5, 6, 7))
+    probe = await client.whole(engine, range(20), new=1)
+    whole = await client.whole(engine, range(20))
+    cut = (await client.stream(engine, range(20), new=2))[-1]
+    assert probe["output_ids"] not in ([7], [5])
+    assert (whole["output_ids"], cut["output_ids"]) == ([7, 2, 9], [5, 6])
+    assert whole["meta_info"]["finish_reason"] == {"type": "stop", "matched": 9}
+    assert cut["meta_info"]["finish_reason"] == {"type": "length", "length": 2}
+    assert (whole["meta_info"]["prompt_tokens"], whole["meta_info"]["completion_tokens"]) == (20, 3)
+    assert len((await client.whole(engine, range(20)))["output_ids"]) == 8
+
+
+async def test_only_scripted_texts_are_tool_calls(engine: FakeEngine, client: Client) -> None:
+    engine.script.reads("look(1)", ("look", '{"at": 1}'))
+    parsed = []
+    for text in ("look(1)", "look(2)"):
+        body = {"text": text, "tools": [], "tool_call_parser": None}
+        async with client.http.post(engine.url + "/parse_function_call", json=body) as response:
+            parsed.append(await response.json())
+    assert parsed[0] == {
+        "normal_text": "",
+        "calls": [{"tool_index": 0, "name": "look", "parameters": '{"at": 1}'}],
+    }
+    assert parsed[1] == {"normal_text": "look(2)", "calls": []}
+
+
 # Text.
 
 

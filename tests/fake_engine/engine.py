@@ -13,6 +13,7 @@ from tests.fake_engine.language import Language, Speller, unpack
 from tests.fake_engine.options import FakeEngineOptions
 from tests.fake_engine.request import RefusedError, Request
 from tests.fake_engine.scheduler import EngineState, Scheduler
+from tests.fake_engine.script import Script
 
 
 class Engine:
@@ -24,7 +25,8 @@ class Engine:
         vocabulary = options.vocabulary or (self.speller.plain_ids() if self.speller else range(3, 32_000))
         known = self.speller.tokenizer.get_vocab_size() if self.speller else None
         self._vocab_size = options.vocab_size or known
-        self.scheduler = Scheduler(options, Language(options, vocabulary))
+        self.script = Script()
+        self.scheduler = Scheduler(options, Language(options, vocabulary), self.script)
         self.faults = Faults()
         self.held: dict[str, Request] = {}
         """Requests the server has not answered to the end, by rid."""

@@ -90,6 +90,8 @@ class Request:
     fill: bytes = b""
     filled: int = 0
     """Tokens of `fill` whose KV exists."""
+    script: tuple[int, ...] | None = None
+    """What it is to write, if a test says so."""
     output: list[int] = field(default_factory=list)
     state: int = 0
     cached_tokens: int = 0

@@ -14,6 +14,7 @@ from tests.fake_engine.engine import Engine
 from tests.fake_engine.faults import Faults
 from tests.fake_engine.options import FakeEngineOptions
 from tests.fake_engine.scheduler import EngineState, Finished
+from tests.fake_engine.script import Script
 from tests.fake_engine.server import Endpoints
 
 
@@ -40,6 +41,11 @@ class FakeEngine:
     @property
     def faults(self) -> Faults:
         return self.engine.faults
+
+    @property
+    def script(self) -> Script:
+        """What it is told to write."""
+        return self.engine.script
 
     @property
     def last(self) -> Finished:

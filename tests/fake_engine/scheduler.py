@@ -18,6 +18,7 @@ from tests.fake_engine.options import FakeEngineOptions
 from tests.fake_engine.pool import Pool
 from tests.fake_engine.radix import TOKEN_BYTES
 from tests.fake_engine.request import Request, too_long
+from tests.fake_engine.script import Script
 
 MAX_LAG_S = 0.05
 """A loop that fell further behind its pace does not catch up: the real engine would not either."""
@@ -58,9 +59,10 @@ class EngineState:
 
 
 class Scheduler:
-    def __init__(self, options: FakeEngineOptions, language: Language) -> None:
+    def __init__(self, options: FakeEngineOptions, language: Language, script: Script) -> None:
         self._options = options
         self._language = language
+        self._script = script
         self.pool = Pool(options)
         self.state = EngineState(finished=deque(maxlen=options.record))
         self.waiting: deque[Request] = deque()
@@ -85,6 +87,7 @@ class Scheduler:
         if (refusal := too_long(request, self._options)) is not None:
             self._end(request, refusal)
             return
+        request.script = self._script.take(request.sampling.max_new_tokens)
         self.waiting.append(request)
         self._count()
         self._work.set()
@@ -240,9 +243,7 @@ class Scheduler:
             return False
         count = len(request.output) + 1
         may_end = not sampling.ignore_eos and count > sampling.min_new_tokens
-        token = self._language.next(request.state, may_end)
-        if count == self._options.output_tokens and may_end:
-            token = self._options.eos_token_id
+        token = self._next(request, count, may_end)
         request.output.append(token)
         request.state = self._language.advance(request.state, token)
         self.state.generated_tokens += 1
@@ -255,8 +256,17 @@ class Scheduler:
             request.emit()
         return True
 
+    def _next(self, request: Request, count: int, may_end: bool) -> int:
+        if request.script is not None:
+            return request.script[count - 1]
+        if count == self._options.output_tokens and may_end:
+            return self._options.eos_token_id
+        return self._language.next(request.state, may_end)
+
     def _stops(self, request: Request, token: int) -> bool:
         sampling = request.sampling
+        if request.script is not None:
+            return len(request.output) == len(request.script)
         return not sampling.ignore_eos and (token == self._options.eos_token_id or token in sampling.stop_token_ids)
 
     def _spell(self, request: Request, token: int) -> bool:

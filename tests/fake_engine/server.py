@@ -52,6 +52,7 @@ class Endpoints:
         app.router.add_route("*", "/generate", self.generate)
         app.router.add_route("*", "/flush_cache", self.flush_cache)
         app.router.add_post("/abort_request", self.abort_request)
+        app.router.add_post("/parse_function_call", self.parse_function_call)
         app.router.add_get("/fake/state", self.fake_state)
         app.router.add_post("/fake/faults", self.fake_faults)
         return app
@@ -134,6 +135,9 @@ class Endpoints:
         if everything or rid in self._engine.held:
             self._engine.scheduler.abort(rid, everything)
         return web.Response()
+
+    async def parse_function_call(self, http: web.Request) -> web.Response:
+        return json(self._engine.script.parse(orjson.loads(await http.read())["text"]))
 
     async def health(self, _: web.Request) -> web.Response:
         if not self._engine.started:
