@@ -11,7 +11,7 @@ from programs.ids import pack
 from programs.tokenizer import Tokenizer
 
 _LEADING_TOKENS = 4
-"""How many tokens of whitespace may stand between the end of the reasoning and the content."""
+"""How many tokens of whitespace may stand before the reasoning, and between its end and the content."""
 
 _JSON_OPENINGS = ("{", "[")
 
@@ -69,6 +69,7 @@ class Answer:
         self._prompt_tail = array("I", prompt_ids[-8:])
         self.ids = array("I")
         self._thinking = think is not None and think.opened_by_prompt
+        self._undecided = think is not None and not think.opened_by_prompt
         self._content_start = 0
         self._detokenizer = Detokenizer(tokenizer, self._prompt_tail)
         self._held = ""
@@ -112,19 +113,31 @@ class Answer:
 
     def _pieces(self, ids: Sequence[int]) -> list[tuple[Sequence[int], bool]]:
         """`ids` cut after the think tokens, which themselves are no text."""
-        begun = len(self.ids)
         self.ids.extend(ids)
         think = self._think
         if think is None:
             return [(ids, False)]
-        if begun == 0 and ids and ids[0] == think.open and not self._thinking:
-            self._thinking, ids = True, ids[1:]
-            self._content_start = len(self.ids)
+        if self._undecided:
+            ids = self._decide(think)
         if not self._thinking or think.close not in ids:
             return [(ids, False)]
         end = list(ids).index(think.close)
         self._content_start = len(self.ids) - (len(ids) - end - 1)
         return [(ids[:end], True), (ids[end + 1 :], False)]
+
+    def _decide(self, think: ThinkTokens) -> Sequence[int]:
+        """Whether the answer begins with reasoning; the ids after its first think token, or all of them. None of them
+        while there is but whitespace, which some models write before they think."""
+        leading = enumerate(self.ids[: _LEADING_TOKENS + 1])
+        first = next((at for at, one in leading if not self._tokenizer.token_text(one).isspace()), None)
+        if first is None and len(self.ids) <= _LEADING_TOKENS:
+            return ()
+        self._undecided = False
+        if first is None or self.ids[first] != think.open:
+            return self.ids[:]
+        self._thinking = True
+        self._content_start = len(self.ids)
+        return self.ids[first + 1 :]
 
     def _begin_content(self) -> None:
         self._thinking = False
@@ -154,6 +167,9 @@ class Answer:
 
     def finish(self, matched: int | str | None) -> AnswerDelta:
         """The rest of the text; `matched` is the stop string that ended it, or the id of the stop token."""
+        if self._undecided:
+            self._undecided = False
+            self._held = self._detokenizer.push(self.ids)
         text = self._held + self._detokenizer.finish()
         self._held = ""
         if self._thinking:

@@ -164,6 +164,30 @@ def test_reasoning_that_never_ends_is_no_content(thought: list[int], sizes: list
         assert answer.spelling(None).answer is None
 
 
+@settings(max_examples=100, deadline=None)
+@given(blanks=st.integers(0, 6), thought=TALK, said=TALK, sizes=CUTS)
+def test_reasoning_may_begin_after_some_whitespace(
+    blanks: int, thought: list[int], said: list[int], sizes: list[int]
+) -> None:
+    newline = tokenizer().encode("\n", after_control=True)
+    ids = [*newline] * blanks + [OPEN, *thought, CLOSE, *said]
+    answer = Answer(tokenizer(), [START], think=ThinkTokens(OPEN, CLOSE))
+    shown = read(answer, ids, sizes)
+    if blanks <= 4:
+        words = tokenizer().decode(thought).strip(), tokenizer().decode(said).lstrip()
+        assert (shown.reasoning, shown.content) == words
+    else:
+        assert (shown.reasoning, shown.content) == ("", tokenizer().decode(ids))
+
+
+@settings(max_examples=50, deadline=None)
+@given(said=st.lists(st.sampled_from(["\n", " ", "x"]), max_size=6), sizes=CUTS)
+def test_whitespace_with_no_reasoning_behind_it_is_content(said: list[str], sizes: list[int]) -> None:
+    ids = [token for text in said for token in tokenizer().encode(text, after_control=True)]
+    shown = read(Answer(tokenizer(), [START], think=ThinkTokens(OPEN, CLOSE)), ids, sizes)
+    assert (shown.reasoning, shown.content) == ("", "".join(said))
+
+
 @settings(max_examples=50, deadline=None)
 @given(said=TALK, sizes=CUTS)
 def test_think_tokens_in_the_middle_are_no_reasoning(said: list[int], sizes: list[int]) -> None:
