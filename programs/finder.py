@@ -12,7 +12,7 @@ from programs.errors import UnknownConversationError, UnknownResponseError
 from programs.explain import MissReason
 from programs.hygiene import HygieneChange, HygieneRule, clean, mask
 from programs.ledger import Branch, History, new_name
-from programs.message import Message, canonical, chain, chain_seed
+from programs.message import Message, canonical, chain, chain_seed, in_call_order
 from programs.store import Place, SessionStore
 from programs.turn import AfterResponse, InConversation, Resend, TurnRequest
 
@@ -123,10 +123,11 @@ class LedgerFinder:
         return replace(self._after(history, request), conversation=(conversation_id, place))
 
     def _after(self, history: History, request: TurnRequest) -> Found:
+        fresh = _in_order(history, request.messages)
         if history.branch.model != self._model:
             begun = self.restarted(history)
-            return Found(begun, history.messages + request.messages, request.head, changed="model_changed")
-        return Found(history, request.messages, request.head)
+            return Found(begun, history.messages + fresh, request.head, changed="model_changed")
+        return Found(history, fresh, request.head)
 
     def _with_head_edit(self, found: Found) -> Found:
         last = found.history.last
@@ -201,6 +202,11 @@ class LedgerFinder:
                 started=time.time(),
             )
         )
+
+
+def _in_order(history: History, fresh: tuple[Message, ...]) -> tuple[Message, ...]:
+    """`fresh` with its first tool results in the order of the calls that they answer, which the history alone holds."""
+    return in_call_order((*history.messages[-1:], *fresh))[len(history.messages[-1:]) :]
 
 
 def _answers(messages: Sequence[Message]) -> list[int]:
