@@ -30,6 +30,8 @@ from programs.tokenizer import ControlToken, Tokenizer
 
 _CACHED_TOOL_LISTS = 64
 _CACHED_GENERATION_PROMPTS = 64
+_CLOSING_CHARS = 256
+"""No model writes more than this between its content and the end of its turn."""
 _GENERATION_PROBE = (Message("user", "a"),)
 _ANSWER_PROBES = (Message("assistant", "b"), Message("assistant", "b", reasoning="c"))
 
@@ -200,7 +202,8 @@ class PromptBuilder:
         kept = first_of_each(find_marked(text)).get(answer)
         if not kept:
             return None
-        rest = self._answer_end(text, kept)
+        produced = ledger[:-1] if ledger and ledger[-1] in self._end_ids else ledger
+        rest = self._answer_end(text, kept, Spelling(produced))
         following = next(self._controls(text, rest), None)
         if following is not None and following[1] == rest and ledger and following[0].id == ledger[-1]:
             rest = following[2]
@@ -280,7 +283,7 @@ class PromptBuilder:
             return None
         first = min(marked.outer[0] for marked in answer.values())
         start = self._answer_start(text, floor, first, spelling.answer)
-        return _Region(start, self._answer_end(text, answer), spelling.answer)
+        return _Region(start, self._answer_end(text, answer, spelling), spelling.answer)
 
     def _whole_region(
         self,
@@ -300,9 +303,10 @@ class PromptBuilder:
         opening = "".join(text[start:first].split())
         if opening and not self._begins(spelling, opening):
             return None
-        if REASONING not in kept and self._before_answer(spelling) not in (None, opening):
+        before = self._before_answer(spelling)
+        if REASONING not in kept and before is not None and not opening.startswith(before):
             return None
-        return _Region(start, self._answer_end(text, kept), spelling.ids)
+        return _Region(start, self._answer_end(text, kept, spelling), spelling.ids)
 
     def _answer_start(self, text: str, floor: int, first: int, ids: array[int]) -> int:
         """Where an answer begins whose first mark is at `first`: before the token that opens its first call, if any."""
@@ -311,12 +315,24 @@ class PromptBuilder:
             return opened if opened >= 0 else first
         return first
 
-    def _answer_end(self, text: str, kept: Mapping[Part, Marked]) -> int:
-        """Where the template goes on by itself: at the end-of-turn token, unless it adds something before that."""
-        last = max(marked.outer[1] for marked in kept.values())
-        end = self._next_end(text, last)
+    def _answer_end(self, text: str, kept: Mapping[Part, Marked], spelling: Spelling) -> int:
+        """Where the template goes on by itself: at the end-of-turn token, unless it adds something before that which
+        the engine did not write."""
+        last = max(kept.values(), key=lambda marked: marked.outer[1])
+        start = last.outer[1]
+        end = self._next_end(text, start)
         calls = any(kind == "call" for kind, _ in kept)
-        return end if calls or not text[last:end].strip() else last
+        if calls or not text[start:end].strip():
+            return end
+        closed = end - start <= _CLOSING_CHARS and self._ends(spelling, text[last.inner[0] : end])
+        return end if closed else start
+
+    def _ends(self, spelling: Spelling, ending: str) -> bool:
+        """Whether the engine itself wrote all of `ending`, the answer's last part and what is behind it in the text
+        (`<|END_RESPONSE|>`, say), whitespace aside."""
+        wanted = "".join(strip_marks(ending).split())
+        produced = self.tokenizer.decode(spelling.ids[-len(ending) - 8 :], skip_special_tokens=False)
+        return "".join(produced.split()).endswith(wanted)
 
     def _before_answer(self, spelling: Spelling) -> str | None:
         """What the engine wrote before its answer (an empty think block, say), whitespace left out."""
