@@ -322,7 +322,7 @@ async def test_only_scripted_texts_are_tool_calls(engine: FakeEngine, client: Cl
     engine.script.reads("look(1)", ("look", '{"at": 1}'))
     parsed = []
     for text in ("look(1)", "look(2)"):
-        body = {"text": text, "tools": [], "tool_call_parser": None}
+        body: dict[str, Any] = {"text": text, "tools": [], "tool_call_parser": None}
         async with client.http.post(engine.url + "/parse_function_call", json=body) as response:
             parsed.append(await response.json())
     assert parsed[0] == {

@@ -1,0 +1,165 @@
+"""What client libraries do to a conversation before they send it back, on chat messages as JSON.
+
+Each takes the whole conversation, the newest messages included. Whitespace and line endings are changed only in what
+was said before: what is new is meant as it is.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from tests.programs.families import Case
+
+Json = dict[str, Any]
+Mangle = Callable[[list[Json]], list[Json]]
+
+_LOOPS = frozenset({Case.TOOL_LOOP, Case.POST_LOOP})
+_ALL = frozenset(Case)
+
+
+@dataclass(frozen=True)
+class Mangling:
+    """`cases` are those in which it has something to change, if the conversation has what `needs` says."""
+
+    name: str
+    mangle: Mangle
+    cases: frozenset[Case] = _ALL
+    needs: Literal["", "reasoning", "parallel calls", "calls alone"] = ""
+    seen_when_new: bool = False
+    """It also changes messages that are sent for the first time."""
+    in_chat_alone: bool = False
+    """There is nothing like it among items."""
+
+    def __str__(self) -> str:
+        return self.name
+
+
+def as_sent(messages: list[Json]) -> list[Json]:
+    return messages
+
+
+def _respaced(messages: list[Json]) -> list[Json]:
+    return _with_arguments(messages, lambda value: json.dumps(value, indent=2))
+
+
+def _reordered(messages: list[Json]) -> list[Json]:
+    return _with_arguments(messages, lambda value: json.dumps(dict(reversed(value.items())), separators=(",", ":")))
+
+
+def _as_javascript(messages: list[Json]) -> list[Json]:
+    """`JSON.stringify(JSON.parse(…))`: there is only one kind of number."""
+
+    def whole(value: Any) -> Any:
+        return int(value) if isinstance(value, float) and value.is_integer() else value
+
+    return _with_arguments(messages, lambda value: json.dumps({key: whole(item) for key, item in value.items()}))
+
+
+def _stripped(messages: list[Json]) -> list[Json]:
+    return _with_content(messages, str.strip)
+
+
+def _padded(messages: list[Json]) -> list[Json]:
+    return _with_content(messages, lambda text: f" \n{text}\n\n" if text else text)
+
+
+def _with_crlf(messages: list[Json]) -> list[Json]:
+    return _with_content(messages, lambda text: text.replace("\n", "\r\n"))
+
+
+def _without_reasoning(messages: list[Json]) -> list[Json]:
+    return [{key: value for key, value in message.items() if key != "reasoning_content"} for message in messages]
+
+
+def _with_other_reasoning(messages: list[Json]) -> list[Json]:
+    """As a client that shows a summary and sends that back."""
+    for message in messages:
+        if "reasoning_content" in message:
+            message["reasoning_content"] = "It thought about this."
+    return messages
+
+
+def _as_parts(messages: list[Json]) -> list[Json]:
+    for message in messages:
+        if message.get("content"):
+            message["content"] = [{"type": "text", "text": message["content"]}]
+    return messages
+
+
+def _empty_for_null(messages: list[Json]) -> list[Json]:
+    for message in messages:
+        if message.get("content", "") is None:
+            message["content"] = ""
+    return messages
+
+
+def _content_left_out(messages: list[Json]) -> list[Json]:
+    return [{key: value for key, value in message.items() if value is not None} for message in messages]
+
+
+def _results_reversed(messages: list[Json]) -> list[Json]:
+    """Each run of tool results the other way round: whichever tool is done first answers first."""
+    turned: list[Json] = []
+    run: list[Json] = []
+    for message in messages:
+        if message["role"] == "tool":
+            run.insert(0, message)
+            continue
+        turned += [*run, message]
+        run = []
+    return turned + run
+
+
+def _with_other_ids(messages: list[Json]) -> list[Json]:
+    for message in messages:
+        for call in message.get("tool_calls") or ():
+            call["id"] = f"toolu_{call['id'][-6:]}"
+        if "tool_call_id" in message:
+            message["tool_call_id"] = f"toolu_{message['tool_call_id'][-6:]}"
+    return messages
+
+
+def _all_at_once(messages: list[Json]) -> list[Json]:
+    for mangle in (_reordered, _without_reasoning, _padded, _with_crlf, _as_parts, _results_reversed):
+        messages = mangle(messages)
+    return messages
+
+
+MANGLINGS = (
+    Mangling("arguments re-spaced", _respaced, _LOOPS),
+    Mangling("arguments re-ordered", _reordered, _LOOPS),
+    Mangling("one kind of number", _as_javascript, _LOOPS),
+    Mangling("whitespace stripped", _stripped, frozenset({Case.PLAIN, Case.THINKING})),
+    Mangling("whitespace added", _padded),
+    Mangling("CRLF", _with_crlf),
+    Mangling("reasoning omitted", _without_reasoning, needs="reasoning"),
+    Mangling("other reasoning", _with_other_reasoning, needs="reasoning"),
+    Mangling("content as parts", _as_parts, seen_when_new=True),
+    Mangling("empty for null", _empty_for_null, _LOOPS, needs="calls alone"),
+    Mangling("null left out", _content_left_out, _LOOPS, needs="calls alone", in_chat_alone=True),
+    Mangling("results in another order", _results_reversed, _LOOPS, needs="parallel calls", seen_when_new=True),
+    Mangling("other call ids", _with_other_ids, _LOOPS),
+    Mangling("all at once", _all_at_once, seen_when_new=True),
+)
+
+
+def _with_arguments(messages: list[Json], spell: Callable[[Any], str]) -> list[Json]:
+    for message in messages:
+        for call in message.get("tool_calls") or ():
+            call["function"]["arguments"] = spell(json.loads(call["function"]["arguments"]))
+    return messages
+
+
+def _with_content(messages: list[Json], change: Callable[[str], str]) -> list[Json]:
+    for message in _said_before(messages):
+        if isinstance(message.get("content"), str):
+            message["content"] = change(message["content"])
+    return messages
+
+
+def _said_before(messages: list[Json]) -> Iterable[Json]:
+    answers = [index for index, message in enumerate(messages) if message["role"] == "assistant"]
+    return messages[: max(answers, default=-1) + 1]
