@@ -59,6 +59,8 @@ def conversation(family: Family, case: Case) -> tuple[Step, ...]:
             return tuple(_loop(writer))
         case Case.POST_LOOP:
             return (*_loop(writer), *_after(writer))
+        case Case.WINDOW_SLIDE:
+            return tuple(_long(writer))
 
 
 def _plain(writer: _Writer) -> Iterator[Step]:
@@ -98,6 +100,11 @@ def _after(writer: _Writer) -> Iterator[Step]:
     thinks = Case.THINKING not in writer.family.lacks
     yield Step(("Thanks!",), writer.write("Golf cafe\u0301 welcome.", "Dreaming HAVING." if thinks else ""))
     yield Step(("Bye.",), writer.write("Hotel.", "Waking." if thinks else ""))
+
+
+def _long(writer: _Writer) -> Iterator[Step]:
+    for name in ("Alpha", "Bravo", "Charlie", "Delta", "Echo", "Foxtrot", "Golf", "Hotel", "India", "Juliet"):
+        yield Step((f"Where is {name}?\nAnd how?",), writer.write(f"{name} HAVING cafe\u0301 1234\n\nand so it goes."))
 
 
 def weather(city: str, days: str) -> Call:

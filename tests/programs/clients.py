@@ -39,7 +39,7 @@ TOOL: Json = {
     "description": "The weather forecast.",
     "parameters": {"type": "object", "properties": {"city": {"type": "string"}, "days": {"type": "number"}}},
 }
-STREAM_INTERVAL = 8
+STREAM_INTERVAL = 16
 """Tokens an event: answers come in several, and the matrix is done before long."""
 LONG = 512
 """More tokens than any scripted answer has."""
@@ -93,7 +93,8 @@ class Exchange:
     prompt_ids: list[int]
     output_ids: list[int]
     session_id: str
-    miss_reason: str | None
+    dropped: tuple[int, ...]
+    """Indices of messages that the window left out."""
 
     @property
     def ids(self) -> list[int]:
@@ -110,6 +111,8 @@ class Client:
     mangle: Mangle
     tenant: str
     tools: bool = False
+    window: int | None = None
+    """Tokens that a prompt may have, if turns are to be dropped to keep to it."""
     messages: list[Json] = field(default_factory=list)
     last_response: str | None = None
     changed: bool = False
@@ -124,8 +127,8 @@ class Client:
         self.engine.script.write(answer.ids)
         if answer.calls:
             self.engine.script.reads(answer.call_text, *((call.name, call.tidy.json) for call in answer.calls))
-        finished = await self._send(answer.limit or LONG)
-        return Exchange(list(finished.prompt_ids), list(finished.output_ids), finished.session_id, finished.miss_reason)
+        finished = await self._send(answer.limit or (CONTEXT - self.window if self.window else LONG))
+        return Exchange(list(finished.prompt_ids), list(finished.output_ids), finished.session_id, finished.dropped)
 
     def _new(self, step: Step) -> list[Json]:
         if not step.of_tools:
@@ -151,9 +154,14 @@ class Client:
             messages = messages[max(answers, default=-1) + 1 :]
         return [item for message in messages for item in _items(message)]
 
+    @property
+    def _truncation(self) -> str:
+        return "auto" if self.window else "disabled"
+
     async def _complete(self, messages: list[Json], limit: int) -> FinishedTurn:
         tools = [{"type": "function", "function": TOOL}] if self.tools else None
         body = {"model": self.sessions.model.name, "messages": messages, "max_tokens": limit, "tools": tools}
+        body["truncation"] = self._truncation
         wire = ChatRequest.model_validate_json(orjson.dumps(body))
         finished = await self._run(chat_turn(wire))
         self._remember(finished)
@@ -162,6 +170,7 @@ class Client:
     async def _respond(self, items: list[Json], limit: int) -> FinishedTurn:
         tools = [{"type": "function", **TOOL}] if self.tools else None
         body = {"model": self.sessions.model.name, "input": items, "max_output_tokens": limit, "tools": tools}
+        body["truncation"] = self._truncation
         if self.way is Way.AFTER:
             body["previous_response_id"] = self.last_response
         wire = ResponsesRequest.model_validate_json(orjson.dumps(body))

@@ -31,7 +31,7 @@ class Expected:
         """Whether each prompt extends the ledger whole, in the template's own opinion; raises where one should and
         does not."""
         assert [one.output_ids for one in exchanges] == [list(_output(step.answer)) for step in self.steps]
-        texts = [self._alike(self.prompt(turn)) for turn in range(len(exchanges))]
+        texts = [self._alike(self.prompt(turn, one.dropped)) for turn, one in enumerate(exchanges)]
         for exchange, text in zip(exchanges, texts, strict=True):
             assert self._decoded(exchange.prompt_ids) == text
         extended = []
@@ -43,19 +43,25 @@ class Expected:
             extended.append(kept == len(ledger))
         return extended
 
-    def prompt(self, turn: int) -> str:
-        """The template's plain text of the prompt that asks for answer number `turn`."""
+    def prompt(self, turn: int, dropped: Sequence[int] = ()) -> str:
+        """The template's plain text of the prompt that asks for answer number `turn`, without the dropped messages."""
         messages: list[Json] = []
         for number, step in enumerate(self.steps[: turn + 1]):
             messages += _new(step, number)
             if number < turn:
                 messages.append(shown(self.family, step.answer, number))
+        messages = [message for index, message in enumerate(messages) if index not in dropped]
         tools = {"tools": [{"type": "function", "function": TOOL}]} if self._tools else {}
         return self.model.template.render(messages, add_generation_prompt=True, now=datetime.now(UTC), arguments=tools)
 
     @cached_property
     def _tools(self) -> bool:
         return any(step.answer.calls for step in self.steps)
+
+    @cached_property
+    def first_tokens(self) -> int:
+        """About how many tokens the first prompt has."""
+        return len(self.model.tokenizer.encode(self.prompt(0), after_control=False))
 
     def kept(self, ledger: list[int], text: str) -> int:
         """How many of the ledger's ids a prompt of this text must begin with.

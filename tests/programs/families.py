@@ -25,6 +25,7 @@ class Case(StrEnum):
     THINKING = "thinking"
     TOOL_LOOP = "tool loop"
     POST_LOOP = "post-loop"
+    WINDOW_SLIDE = "window slide"
 
 
 @dataclass(frozen=True)

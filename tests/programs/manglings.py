@@ -31,7 +31,7 @@ class Mangling:
     seen_when_new: bool = False
     """It also changes messages that are sent for the first time."""
     in_chat_alone: bool = False
-    """There is nothing like it among items."""
+    """Items would bring the front the very same messages, or there is nothing like it among them."""
 
     def __str__(self) -> str:
         return self.name
@@ -129,14 +129,14 @@ def _all_at_once(messages: list[Json]) -> list[Json]:
 
 
 MANGLINGS = (
-    Mangling("arguments re-spaced", _respaced, _LOOPS),
+    Mangling("arguments re-spaced", _respaced, _LOOPS, in_chat_alone=True),
     Mangling("arguments re-ordered", _reordered, _LOOPS),
-    Mangling("one kind of number", _as_javascript, _LOOPS),
-    Mangling("whitespace stripped", _stripped, frozenset({Case.PLAIN, Case.THINKING})),
-    Mangling("whitespace added", _padded),
+    Mangling("one kind of number", _as_javascript, _LOOPS, in_chat_alone=True),
+    Mangling("whitespace stripped", _stripped, frozenset({Case.PLAIN, Case.THINKING}), in_chat_alone=True),
+    Mangling("whitespace added", _padded, in_chat_alone=True),
     Mangling("CRLF", _with_crlf),
     Mangling("reasoning omitted", _without_reasoning, needs="reasoning"),
-    Mangling("other reasoning", _with_other_reasoning, needs="reasoning"),
+    Mangling("other reasoning", _with_other_reasoning, needs="reasoning", in_chat_alone=True),
     Mangling("content as parts", _as_parts, seen_when_new=True),
     Mangling("empty for null", _empty_for_null, _LOOPS, needs="calls alone"),
     Mangling("null left out", _content_left_out, _LOOPS, needs="calls alone", in_chat_alone=True),

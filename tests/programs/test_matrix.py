@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from functools import lru_cache
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -26,6 +27,32 @@ from tests.programs.manglings import MANGLINGS, Mangling, as_sent
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 TOOL_CASES = (Case.TOOL_LOOP, Case.POST_LOOP)
+
+# In the order of Case. Of each prompt after the first: `+` it extends the ledger whole, `.` only as far as the template
+# keeps what was said; `--` the template cannot do it, `??` the front gets it wrong.
+EXTENDS = {
+    #                      plain thinking loop post-loop slide
+    "qwen2_5": "            ++++    --     ++    ++++    +++.++.++",
+    "qwen3": "              ++++    ...    ++    ++..    +++.++.++",
+    "qwen3_instruct_2507": "++++    --     ++    ++++    +++.++.++",
+    "qwen3_vl": "           ++++    --     ++    ++++    +++.++.++",
+    "qwen3_6": "            ....    ...    ++    ++..    .........",
+    "qwen3_8": "            ++++    +++    ++    ++++    +++.++.++",
+    "llama3": "             ++++    --     --    --      +++.++.++",
+    "llama3_1": "           ++++    --     ++    ++++    ++++.+++.",
+    "llama3_2": "           ++++    --     ++    ++++    ++++.+++.",
+    "deepseekv3": "         ....    ...    .     .+.     .........",
+    "gemma": "              ++++    --     --    --      +++.++.++",
+    "gemma3": "             ++++    --     --    --      +++.++.++",
+    "gptoss": "             ..+.    ??     ??    ??      .........",
+    "glm4moe": "            ++++    ...    ++    ++..    +++.++.++",
+    "nemotron_3_nano": "    ....    ...    ++    ++..    .........",
+    "lfm2_2_5": "           ++++    ...    ++    ++..    +++.++.++",
+    "phi3": "               ++++    --     --    --      +++.++.++",
+    "cohere2": "            ++++    --     --    --      ++++.+++.",
+}
+WINDOW = 150
+"""Tokens for what follows the first question: some three turns."""
 OSLO, BERGEN = weather("Oslo", "2.0"), weather("Bergen", "1")
 
 
@@ -47,7 +74,7 @@ def changes(mangling: Mangling, family: Family, case: Case, way: Way) -> bool:
         return False
     has = {
         "": True,
-        "reasoning": case is not Case.PLAIN and Case.THINKING not in family.lacks,
+        "reasoning": case not in (Case.PLAIN, Case.WINDOW_SLIDE) and Case.THINKING not in family.lacks,
         "parallel calls": family.parallel,
         "calls alone": family.beside is None or family.rounds > 1,
     }
@@ -59,6 +86,11 @@ def changes(mangling: Mangling, family: Family, case: Case, way: Way) -> bool:
 @lru_cache
 def model(family: Family) -> ChatModel:
     return model_of(family)
+
+
+@lru_cache
+def expected(family: Family, case: Case) -> Expected:
+    return Expected(family, model(family), conversation(family, case))
 
 
 class Stage:
@@ -78,7 +110,10 @@ class Stage:
         sessions = self._backstage.sessions(model(family))
         mangle, name = (mangling.mangle, mangling.name) if mangling else (as_sent, "as sent")
         tenant = f"{case}, {way}, {name}"
-        return Client(self._backstage.engine, sessions, way, mangle, tenant, tools=case in TOOL_CASES)
+        client = Client(self._backstage.engine, sessions, way, mangle, tenant, tools=case in TOOL_CASES)
+        if case is Case.WINDOW_SLIDE:
+            client.window = WINDOW + expected(family, case).first_tokens
+        return client
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
@@ -96,8 +131,29 @@ async def test_prompts_say_what_the_template_says_in_the_spelling_of_the_ledger(
     stage: Stage, family: Family, case: Case, way: Way
 ) -> None:
     exchanges = await stage.as_sent(family, case, way)
-    Expected(family, model(family), conversation(family, case)).check(exchanges)
+    extends = expected(family, case).check(exchanges)
+    assert "".join(".+"[one] for one in extends) == EXTENDS[family.name].split()[list(Case).index(case)]
     assert len({one.session_id for one in exchanges}) == 1
+
+
+@pytest.mark.parametrize(
+    ("family", "case", "way"), [cell(family, Case.WINDOW_SLIDE, way) for family in FAMILIES for way in Way]
+)
+async def test_a_window_slides_by_whole_turns_and_then_stays_for_some(
+    stage: Stage, family: Family, case: Case, way: Way
+) -> None:
+    exchanges = await stage.as_sent(family, case, way)
+    extends = expected(family, case).check(exchanges)
+    dropped = [len(one.dropped) for one in exchanges]
+    assert all(one.dropped == tuple(range(len(one.dropped))) for one in exchanges)
+    assert all(count % 2 == 0 for count in dropped)
+    slides = [later - earlier for earlier, later in pairwise(dropped)]
+    moved = [number for number, slide in enumerate(slides) if slide]
+    assert len(moved) >= 2
+    assert all(slide == 0 or slide >= 4 for slide in slides)
+    assert all(later - earlier >= 2 for earlier, later in pairwise(moved))
+    preserves = extends[0]
+    assert extends == [preserves and not slide for slide in slides]
 
 
 @pytest.mark.parametrize(
@@ -117,8 +173,8 @@ async def test_what_clients_do_to_a_history_changes_no_prompt(
     exchanges = await client.hold(conversation(family, case))
     assert client.changed, "this cell tries nothing"
     assert len({one.session_id for one in exchanges}) == 1
-    expected = await stage.as_sent(family, case, way)
-    assert [one.prompt_ids for one in exchanges] == [one.prompt_ids for one in expected]
+    as_sent = await stage.as_sent(family, case, way)
+    assert [one.prompt_ids for one in exchanges] == [one.prompt_ids for one in as_sent]
 
 
 @pytest.mark.parametrize(("family", "case"), [cell(family, case) for family, case in LACKING])
