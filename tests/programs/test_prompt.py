@@ -30,6 +30,11 @@ BOS = {"llama3_1": "<|begin_of_text|>", "gemma3": "<bos>", "deepseek_v3": "<｜b
 END = {"qwen3": (151645, 151643), "llama3_1": (128009, 128008, 128001), "gemma3": (106, 1), "gptoss": (200002,)}
 """The tokens that end a turn."""
 
+INTERCHANGED = st.characters(
+    exclude_categories=["Cs"], exclude_characters=[chr(code) for code in range(0xFDD0, 0xFDF0)]
+)
+"""Without the noncharacters that the model is shown as U+FFFD."""
+
 HARMONY_HEADER = [200005, 17196, 200008]
 """`<|channel|>final<|message|>`, which gpt-oss writes itself before its content."""
 
@@ -133,7 +138,7 @@ def test_no_text_whatever_becomes_a_control_token_wherever_it_stands(text: str, 
 
 @pytest.mark.parametrize("name", REAL_TOKENIZERS)
 @settings(max_examples=25, deadline=None)
-@given(texts=st.lists(st.text(max_size=20), min_size=3, max_size=3))
+@given(texts=st.lists(st.text(INTERCHANGED, max_size=20), min_size=3, max_size=3))
 def test_what_nobody_generated_is_encoded_as_hugging_face_encodes_the_rendered_text(
     name: str, texts: list[str]
 ) -> None:
