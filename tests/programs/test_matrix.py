@@ -17,7 +17,6 @@ import pytest_asyncio
 from redis import Redis
 
 from programs.model import ChatModel
-from tests.packages import SLOW_TO_LOAD
 from tests.programs.answers import Written, conversation, weather
 from tests.programs.clients import Backstage, Client, Exchange, Way, backstage
 from tests.programs.expected import Expected, can_show
@@ -51,6 +50,8 @@ EXTENDS = {
     "phi3": "               ++++    --     --    --      +++.++.++",
     "cohere2": "            ++++    --     --    --      ++++.+++.",
 }
+QUICK = {"qwen3", "llama3_1"}
+"""Families whose cells belong to the fast tests: one rewrites, one preserves."""
 WINDOW = 150
 """Tokens for what follows the first question: some three turns."""
 OSLO, BERGEN = weather("Oslo", "2.0"), weather("Bergen", "1")
@@ -58,7 +59,7 @@ OSLO, BERGEN = weather("Oslo", "2.0"), weather("Bergen", "1")
 
 def cell(family: Family, case: Case, *more: object, known: bool = False) -> Any:
     """A test's parameters; `known` says that its prompts are those of `Family.unread`."""
-    marks = [pytest.mark.slow] if family.tokenizer in SLOW_TO_LOAD else []
+    marks = [] if str(family) in QUICK else [pytest.mark.slow]
     if known and case in family.unread:
         marks.append(pytest.mark.xfail(reason=family.unread[case], raises=(AssertionError, KeyError), strict=True))
     return pytest.param(family, case, *more, marks=marks, id="-".join(map(str, (family, case, *more))))
