@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
-from programs.ids import ID_BYTES, unpack
+from programs.ids import unpack
 from programs.message import Message
 from programs.prompt import Known, Rendered, Spelling
 from programs.window import WindowState
@@ -100,7 +100,8 @@ class History:
     """A branch up to its turn number `own`, as one string of ids and one list of messages.
 
     (`branch.id`, `own`) names where the history ends. `spellings` says, by index into `messages`, how the engine wrote
-    each answer; `turns` are those whose answers are among the messages.
+    each answer; `turns` are those whose answers are among the messages. `prompts` are the texts of the prompts made on
+    the way, each with how many of the ids it is.
     """
 
     branch: Branch
@@ -109,6 +110,7 @@ class History:
     messages: tuple[Message, ...]
     spellings: dict[int, Spelling]
     ids: array[int]
+    prompts: tuple[tuple[Rendered, int], ...] = ()
 
     @classmethod
     def empty(cls, branch: Branch) -> History:
@@ -117,15 +119,19 @@ class History:
     @classmethod
     def read(cls, branch: Branch, inherited: Sequence[Sequence[Turn]], own: Sequence[Turn]) -> History:
         """`inherited` are the first turns of each ancestor, oldest ancestor first, as `branch.lineage` counts them."""
-        history = cls.empty(branch)
+        path = _Path.of(cls.empty(branch))
         for ancestor, turns in zip(branch.lineage, inherited, strict=True):
-            messages = len(history.messages) + ancestor.messages
-            history = history._with(turns)._cut(messages, ancestor.length)
-        return replace(history._with(own), own=len(own))
+            messages = len(path.messages) + ancestor.messages
+            path.add(turns)
+            path.cut(messages, ancestor.length)
+        path.add(own)
+        return path.history(branch, len(own))
 
     def extended(self, turns: Sequence[Turn]) -> History:
         """The history with these turns of its own added."""
-        return replace(self._with(turns), own=self.own + len(turns))
+        path = _Path.of(self)
+        path.add(turns)
+        return path.history(self.branch, self.own + len(turns))
 
     def forked(self, length: int) -> History:
         """A new branch, without turns of its own yet, that inherits all messages, and the ids before `length`."""
@@ -144,21 +150,8 @@ class History:
         parent = Ancestor(self.branch.id, turns, len(messages) - before, length)
         lineage = tuple(replace(one, length=min(one.length, length)) for one in self.branch.lineage)
         branch = replace(self.branch, id=new_name(), lineage=(*lineage, parent))
-        return replace(self, branch=branch, own=0, messages=messages, ids=self.ids[:length])
-
-    def _with(self, turns: Sequence[Turn]) -> History:
-        messages, spellings, ids = list(self.messages), dict(self.spellings), self.ids[:]
-        for turn in turns:
-            messages += turn.messages
-            spellings[len(messages) - 1] = turn.spelling
-            ids.frombytes(turn.prompt_ids)
-            ids.frombytes(turn.output_ids)
-        return replace(self, turns=(*self.turns, *turns), messages=tuple(messages), spellings=spellings, ids=ids)
-
-    def _cut(self, messages: int, length: int) -> History:
-        spellings = {index: spelling for index, spelling in self.spellings.items() if index < messages}
-        turns = self.turns[: len(spellings)]
-        return replace(self, turns=turns, messages=self.messages[:messages], spellings=spellings, ids=self.ids[:length])
+        prompts = tuple(prompt for prompt in self.prompts if prompt[1] <= length)
+        return replace(self, branch=branch, own=0, messages=messages, ids=self.ids[:length], prompts=prompts)
 
     @property
     def head(self) -> tuple[Message, ...]:
@@ -169,17 +162,50 @@ class History:
         return self.turns[-1] if self.turns else None
 
     @property
-    def known(self) -> Known | None:
-        """The last prompt, so that a prompt whose text begins the same need not be encoded again."""
-        if self.last is None:
-            return None
-        prompt_end = len(self.ids) - len(self.last.output_ids) // ID_BYTES
-        return Known(self.last.rendered, self.ids[:prompt_end])
+    def known(self) -> Known:
+        """The prompts made on the way, so that what a new prompt's text begins with need not be encoded again."""
+        return Known(self.prompts, self.ids)
 
     @property
     def cached_length(self) -> int:
         """Ids whose KV the engine held when the last turn ended: all but the last one, which it never computed."""
         return max(0, len(self.ids) - 1)
+
+
+@dataclass
+class _Path:
+    """A history while it is put together: nothing is copied on the way, however many branches it runs along."""
+
+    turns: list[Turn]
+    messages: list[Message]
+    spellings: dict[int, Spelling]
+    ids: array[int]
+    prompts: list[tuple[Rendered, int]]
+
+    @classmethod
+    def of(cls, history: History) -> _Path:
+        turns, messages, prompts = list(history.turns), list(history.messages), list(history.prompts)
+        return cls(turns, messages, dict(history.spellings), history.ids[:], prompts)
+
+    def history(self, branch: Branch, own: int) -> History:
+        turns, messages, prompts = tuple(self.turns), tuple(self.messages), tuple(self.prompts)
+        return History(branch, own, turns, messages, self.spellings, self.ids, prompts)
+
+    def add(self, turns: Sequence[Turn]) -> None:
+        for turn in turns:
+            self.turns.append(turn)
+            self.messages += turn.messages
+            self.spellings[len(self.messages) - 1] = turn.spelling
+            self.ids.frombytes(turn.prompt_ids)
+            self.prompts.append((turn.rendered, len(self.ids)))
+            self.ids.frombytes(turn.output_ids)
+
+    def cut(self, messages: int, length: int) -> None:
+        while self.spellings and next(reversed(self.spellings)) >= messages:
+            self.spellings.popitem()
+        while self.prompts and self.prompts[-1][1] > length:
+            self.prompts.pop()
+        del self.turns[len(self.spellings) :], self.messages[messages:], self.ids[length:]
 
 
 def new_name() -> str:

@@ -36,7 +36,7 @@ _REFITS = 4
 class TurnPlan:
     """A turn ready to be generated. `history` is where it will be appended, `common` ids of it are the prompt's.
 
-    `changes` are all that hygiene did, `dropped` the indices of messages, the head included, that are not shown.
+    `slid` says that the window dropped more than before, `changes` are all that hygiene did, `dropped` the indices of messages, the head included, that are not shown.
     """
 
     request: TurnRequest
@@ -45,11 +45,21 @@ class TurnPlan:
     history: History
     common: int
     sampling: Sampling
-    reuse: Reuse
     think: ThinkTokens | None
     window: WindowState
+    slid: bool
     changes: tuple[HygieneChange, ...]
     dropped: tuple[int, ...]
+
+    @property
+    def compared(self) -> History:
+        """The history that this turn could have reused: the one it goes on from, or the one that the client changed."""
+        return self.found.edited or self.found.history
+
+    @property
+    def previous_replica(self) -> str | None:
+        last = self.compared.last
+        return last.replica if last else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,11 +107,50 @@ class TurnPlanner:
         prompt = built.prompt
         sampling = self._fitted(request, len(prompt.ids))
         history, common = _continued(found.history, prompt)
-        reuse = self._reuse(request, found, built)
-        think = self._think(prompt)
         return TurnPlan(
-            request, found, prompt, history, common, sampling, reuse, think, built.window, changes, built.dropped
+            request=request,
+            found=found,
+            prompt=prompt,
+            history=history,
+            common=common,
+            sampling=sampling,
+            think=self._think(prompt),
+            window=built.window,
+            slid=built.moved,
+            changes=changes,
+            dropped=built.dropped,
         )
+
+    def reuse(self, plan: TurnPlan) -> Reuse:
+        """Takes as long as two prompts where the template rewrote: not to be done before the engine is asked."""
+        request, found, prompt = plan.request, plan.found, plan.prompt.ids
+        history, info = plan.compared, self._router.info
+        held = history.cached_length
+        common = common_prefix(history.ids, prompt)
+        changed, foreseen = _changed(request, found), common
+        if common < held:
+            foreseen = held if changed else self._foreseen(plan)
+            changed = changed or ("window" if plan.slid else "template_rewrite")
+        return Reuse(
+            held=held,
+            common=common,
+            foreseen=foreseen,
+            prompt=len(prompt),
+            page=info.page_size if info else 1,
+            previous_replica=plan.previous_replica,
+            changed=changed,
+        )
+
+    def _foreseen(self, plan: TurnPlan) -> int:
+        """How much of a prompt was certain when the turn before ended; all that was held, where a window slid that
+        nobody could tell would.
+        """
+        request, found = plan.request, plan.found
+        window = self._foreseen_window(request, found.history)
+        foreseen = self._foresee(request, found.head, found.history, window)
+        if plan.slid and common_prefix(foreseen, plan.prompt.ids) < len(foreseen):
+            return found.history.cached_length
+        return len(foreseen)
 
     def foresee_rewrite(self, request: TurnRequest, head: tuple[Message, ...], history: History) -> array[int] | None:
         """The ids with which the prompt after `history`, which ends with an answer, will begin; None when they are
@@ -207,34 +256,6 @@ class TurnPlanner:
             )
         sampling = replace(request.sampling, max_new_tokens=asked or context - prompt_tokens)
         return self._model.with_defaults(sampling)
-
-    def _reuse(self, request: TurnRequest, found: Found, built: _Built) -> Reuse:
-        history, info = found.edited or found.history, self._router.info
-        prompt, held = built.prompt.ids, history.cached_length
-        common = common_prefix(history.ids, prompt)
-        changed, foreseen = _changed(request, found), common
-        if common < held:
-            foreseen = held if changed else self._foreseen(request, found, built)
-            changed = changed or ("window" if built.moved else "template_rewrite")
-        return Reuse(
-            held=held,
-            common=common,
-            foreseen=foreseen,
-            prompt=len(prompt),
-            page=info.page_size if info else 1,
-            previous_replica=history.last.replica if history.last else None,
-            changed=changed,
-        )
-
-    def _foreseen(self, request: TurnRequest, found: Found, built: _Built) -> int:
-        """How much of a prompt was certain when the turn before ended; all that was held, where a window slid that
-        nobody could tell would.
-        """
-        history = found.history
-        foreseen = self._foresee(request, found.head, history, self._foreseen_window(request, history))
-        if built.moved and common_prefix(foreseen, built.prompt.ids) < len(foreseen):
-            return history.cached_length
-        return len(foreseen)
 
     def _foreseen_window(self, request: TurnRequest, history: History) -> Window | None:
         """The window of the next prompt, as far as can be told; None when it shows everything."""

@@ -66,9 +66,12 @@ class Prompt:
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """An earlier prompt of the same history: when the new text begins with its text, its ids are taken over whole."""
+    """Earlier prompts of the same history: where the new text begins with the text of one, its ids are taken over.
 
-    rendered: Rendered
+    Each prompt is its text and how many of `ids` it is.
+    """
+
+    prompts: Sequence[tuple[Rendered, int]]
     ids: array[int]
 
 
@@ -125,9 +128,9 @@ class PromptBuilder:
         arguments = self._shown_arguments(arguments, tools)
         text = self._render(messages, spellings, now, arguments)
         writer = _Writer()
-        position, rendered = _recognise(text, known.rendered if known else None)
-        if known is not None and position:
-            writer.extend(known.ids)
+        position, length, rendered = _recognise(text, known.prompts if known else ())
+        if known is not None:
+            writer.extend(known.ids[:length])
         for region in self._regions(text, position, messages, spellings, now, arguments):
             self._encode(text[position : region.start], writer)
             writer.extend(region.ids)
@@ -209,7 +212,7 @@ class PromptBuilder:
             rest = following[2]
         writer = _Writer(ledger[:])
         self._encode(text[rest:], writer)
-        return Prompt(writer.ids, _recognise(text, None)[1])
+        return Prompt(writer.ids, _recognise(text, ())[2])
 
     def _render(
         self,
@@ -413,13 +416,20 @@ def _unchanged(text: str, marked: Marked, message: Message) -> bool:
     return unify(strip_marks(text[slice(*marked.inner)])) == unify(original)
 
 
-def _recognise(text: str, known: Rendered | None) -> tuple[int, Rendered]:
-    """How many of the first characters are those of `known` (all or none), and what `text` is to be known by."""
-    chars = known.chars if known is not None and known.chars <= len(text) else 0
-    hashed = blake2b(_utf8(text[:chars]), digest_size=DIGEST_BYTES)
-    recognised = known is not None and chars > 0 and hashed.digest() == known.digest
-    hashed.update(_utf8(text[chars:]))
-    return chars if recognised else 0, Rendered(len(text), hashed.digest())
+def _recognise(text: str, prompts: Sequence[tuple[Rendered, int]]) -> tuple[int, int, Rendered]:
+    """How many of the first characters are those of the longest of `prompts` that `text` begins with, the length that
+    stands beside it (zero, if it begins with none), and what `text` is to be known by."""
+    hashed = blake2b(digest_size=DIGEST_BYTES)
+    position = recognised = ids = 0
+    for known, length in sorted(prompts, key=lambda prompt: prompt[0].chars):
+        if known.chars > len(text):
+            break
+        hashed.update(_utf8(text[position : known.chars]))
+        position = known.chars
+        if hashed.digest() == known.digest:
+            recognised, ids = position, length
+    hashed.update(_utf8(text[position:]))
+    return recognised, ids, Rendered(len(text), hashed.digest())
 
 
 def _utf8(text: str) -> bytes:

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from programs.answer import Answer, AnswerDelta
 from programs.anticipation import Anticipator
 from programs.errors import TurnConflictError
+from programs.explain import Reuse
 from programs.finder import LedgerFinder, tag_of
 from programs.hygiene import DEFAULT_RULES, HygieneRule
 from programs.ids import common_prefix, pack
@@ -97,7 +98,7 @@ class Sessions:
             rid=secrets.token_hex(16),
             prompt_ids=prompt_ids,
             sampling=plan.sampling,
-            home=plan.reuse.previous_replica,
+            home=plan.previous_replica,
             cache_salt=plan.request.cache_salt,
             top_logprobs=plan.request.top_logprobs,
         )
@@ -171,7 +172,7 @@ class Sessions:
 
     async def _store_turn(self, plan: TurnPlan, history: History, turn: Turn, outcome: _Outcome) -> FinishedTurn:
         request = plan.request
-        finished = _finished(plan, outcome, history, turn.messages)
+        finished = _finished(plan, outcome, history, turn.messages, self._planner.reuse(plan))
         response = None
         if request.response_id is not None and request.record is not None:
             response = (request.response_id, request.record(finished))
@@ -223,7 +224,9 @@ def _common_messages(left: Sequence[Message], right: Sequence[Message]) -> int:
     return next((index for index, (one, other) in enumerate(pairs) if one != other), min(len(left), len(right)))
 
 
-def _finished(plan: TurnPlan, outcome: _Outcome, history: History, messages: tuple[Message, ...]) -> FinishedTurn:
+def _finished(
+    plan: TurnPlan, outcome: _Outcome, history: History, messages: tuple[Message, ...], reuse: Reuse
+) -> FinishedTurn:
     answer, last = outcome.answer, outcome.last
     place = Place(history.branch.id, history.own + 1)
     return FinishedTurn(
@@ -238,9 +241,9 @@ def _finished(plan: TurnPlan, outcome: _Outcome, history: History, messages: tup
         output_ids=answer.ids,
         reasoning_tokens=answer.reasoning_tokens,
         cached_tokens=last.cached_tokens,
-        reusable_tokens=plan.reuse.reusable_tokens,
+        reusable_tokens=reuse.reusable_tokens,
         anticipated_tokens=outcome.anticipated,
-        miss_reason=plan.reuse.miss_reason(last.cached_tokens, last.replica),
+        miss_reason=reuse.miss_reason(last.cached_tokens, last.replica),
         difference=plan.found.difference,
         changes=plan.changes,
         dropped=plan.dropped,

@@ -12,6 +12,7 @@ from jinja2 import nodes
 from jinja2.ext import Extension, loopcontrols
 from jinja2.parser import Parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment
+from jinja2.utils import Namespace
 
 from programs.errors import TemplateError, TemplateRefusedError
 
@@ -26,6 +27,7 @@ _FAILURES = (
     RecursionError,
 )
 """What a template's own mistakes raise when it is rendered."""
+_OF_EVERY_DICT = frozenset(dir(dict))
 
 
 class ChatTemplate:
@@ -97,10 +99,19 @@ class _Generation(Extension):
         return nodes.Scope(body, lineno=line)
 
 
+class _Sandbox(ImmutableSandboxedEnvironment):
+    """The sandbox, with a short way to a dict's items and a namespace's variables: most of what templates look up."""
+
+    def getattr(self, obj: Any, attribute: str) -> Any:
+        if type(obj) is dict and attribute in obj and attribute not in _OF_EVERY_DICT:
+            return obj[attribute]
+        if type(obj) is Namespace and not attribute.startswith("_") and hasattr(obj, attribute):
+            return getattr(obj, attribute)
+        return super().getattr(obj, attribute)
+
+
 def _environment() -> ImmutableSandboxedEnvironment:
-    environment = ImmutableSandboxedEnvironment(
-        trim_blocks=True, lstrip_blocks=True, extensions=[loopcontrols, _Generation]
-    )
+    environment = _Sandbox(trim_blocks=True, lstrip_blocks=True, extensions=[loopcontrols, _Generation])
     environment.filters["tojson"] = _tojson
     environment.globals["raise_exception"] = _refuse
     return environment

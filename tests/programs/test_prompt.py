@@ -16,6 +16,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from programs.answer import Answer, ThinkTokens
+from programs.ids import common_prefix, pack
+from programs.ledger import Branch, History, Turn, new_name
 from programs.message import Message, Tool, ToolCall
 from programs.prompt import Known, PromptBuilder, Spelling
 from programs.template import ChatTemplate
@@ -179,7 +181,7 @@ def test_real_templates_that_preserve_extend_whatever_was_generated(
         ids = [token for token in ids if token not in END[name]] + ([end] if ends else [])
         answer = said(prompts, ids, prompt.ids)
         ledger = prompt.ids + array("I", ids)
-        known = Known(prompt.rendered, prompt.ids)
+        known = Known([(prompt.rendered, len(prompt.ids))], prompt.ids)
         spellings[len(messages)] = answer.spelling
         messages = [*messages, answer.message, Message("user", asked)]
 
@@ -203,7 +205,7 @@ def test_a_preserving_template_extends_whatever_was_generated(outputs: list[list
         assert prompt == prompts.build(messages, spellings, now=NOW)
         ids = array("I", output)
         ledger = prompt.ids + ids + array("I", [0] if ends else [])
-        known = Known(prompt.rendered, prompt.ids)
+        known = Known([(prompt.rendered, len(prompt.ids))], prompt.ids)
         spellings[len(messages)] = Spelling(ids, ids)
         messages = [*messages, Message("assistant", prompts.tokenizer.decode(ids)), Message("user", said)]
 
@@ -336,7 +338,7 @@ def test_a_thinking_template_shows_what_it_always_shows_in_the_spelling_that_was
             assert spelling.answer is not None
             assert spelling.answer.tobytes() in prompt.ids.tobytes()
         answer = answered(prompts, number, calls, thought or "hm", content or "so", sizes)
-        known = Known(prompt.rendered, prompt.ids)
+        known = Known([(prompt.rendered, len(prompt.ids))], prompt.ids)
         ledger = prompt.ids + answer.spelling.ids + array("I", [END["qwen3"][0]])
         spellings[len(messages)] = answer.spelling
         reply = Message("tool", "42", tool_call_id=f"call_{number}") if calls else Message("user", "and")
@@ -359,3 +361,86 @@ def test_append_never_drops_what_was_generated(steps: list[Any]) -> None:
         assert prompt is not None
         assert prompt.ids[: len(ledger)] == ledger
         ledger = prompt.ids
+
+
+ROUNDS = 12
+
+
+def counted(prompts: PromptBuilder, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The texts that reach the tokenizer from now on."""
+    texts: list[str] = []
+    encode = prompts.tokenizer.encode
+
+    def counting(text: str, *, after_control: bool) -> Sequence[int]:
+        texts.append(text)
+        return encode(text, after_control=after_control)
+
+    monkeypatch.setattr(prompts.tokenizer, "encode", counting)
+    return texts
+
+
+def grown(prompts: PromptBuilder, history: History, question: str, answer: str) -> History:
+    """`history` with a turn more, on the same branch or on a fork where the template rewrote."""
+    prompt = prompts.build(
+        (*history.messages, Message("user", question)), history.spellings, now=NOW, known=history.known
+    )
+    common = common_prefix(history.ids, prompt.ids)
+    base = history if common == len(history.ids) else history.forked(common)
+    ids = spelled(prompts, answer, [1, 2])
+    start = list(ids).index(prompts.tokenizer.controls["</think>"].id) + 1 if "</think>" in answer else 0
+    reasoning, _, content = answer.removeprefix("<think>\n").rpartition("\n</think>\n\n")
+    turn = Turn(
+        uid=question,
+        head=(),
+        messages=(Message("user", question), Message("assistant", content, reasoning)),
+        context=b"",
+        prompt_ids=pack(prompt.ids[common:]),
+        output_ids=pack(ids),
+        kept=len(ids),
+        tail=b"",
+        answer=(start + 1 if start else 0, len(ids)),
+        rendered=prompt.rendered,
+        chain=b"",
+        replica="r",
+        created=0.0,
+    )
+    return base.extended((turn,))
+
+
+@pytest.mark.parametrize(
+    ("name", "answer"), [("chatml", "having fun"), ("qwen3", "<think>\nhm\n</think>\n\nhaving fun")]
+)
+def test_only_what_is_new_reaches_the_tokenizer(name: str, answer: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Under a template that keeps history and one that drops thoughts from it, whatever the tokenizer remembers."""
+    prompts = chatml() if name == "chatml" else builder(name)
+    history = History.empty(Branch("tag", new_name(), "sess", "tenant", "model", started=0.0))
+    for number in range(ROUNDS):
+        history = grown(prompts, history, f"old question {number}", f"{answer} {number}")
+    messages = (*history.messages, Message("user", "the new question"))
+    whole = prompts.build(messages, history.spellings, now=NOW)
+    texts = counted(prompts, monkeypatch)
+    prompt = prompts.build(messages, history.spellings, now=NOW, known=history.known)
+    assert prompt == whole
+    assert "".join(texts) == "\nuser\nthe new question\nassistant\n"
+
+
+def test_where_a_template_rewrites_a_loop_what_stood_before_it_is_not_encoded_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The last prompt shows thoughts that the next one does not: then an earlier one is gone on from."""
+    prompts = builder("qwen3")
+    asked = [Message("user", "the old question")]
+    first = prompts.build(asked, {}, now=NOW)
+    calling = answered(prompts, 1, True, "hm", "", [1, 2])
+    looped = [*asked, calling.message, Message("tool", "42", tool_call_id="call_1")]
+    second = prompts.build(looped, {1: calling.spelling}, now=NOW)
+    assert second.ids[: len(first.ids)] == first.ids
+    saying = answered(prompts, 2, False, "so", "done", [1, 2])
+    messages = [*looped, saying.message, Message("user", "the new question")]
+    spellings = {1: calling.spelling, 3: saying.spelling}
+    whole = prompts.build(messages, spellings, now=NOW)
+    known = Known([(second.rendered, len(second.ids)), (first.rendered, len(first.ids))], second.ids)
+    texts = counted(prompts, monkeypatch)
+    assert prompts.build(messages, spellings, now=NOW, known=known) == whole
+    assert "the old question" not in "".join(texts)
+    assert "the new question" in "".join(texts)
