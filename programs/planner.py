@@ -36,7 +36,8 @@ _REFITS = 4
 class TurnPlan:
     """A turn ready to be generated. `history` is where it will be appended, `common` ids of it are the prompt's.
 
-    `slid` says that the window dropped more than before, `changes` are all that hygiene did, `dropped` the indices of messages, the head included, that are not shown.
+    `slid` says that the window dropped more than before, `changes` are all that hygiene did, `dropped` the indices of
+    messages, the head included, that are not shown.
     """
 
     request: TurnRequest
