@@ -13,6 +13,7 @@ from pydantic_settings import SettingsError
 from programs.errors import ProgramsError
 from router.errors import RouterError
 from service.commands import bench as bench_commands
+from service.commands import engine as engine_commands
 from service.commands import model as model_commands
 from service.commands.fail import fail
 from service.errors import HygieneFileError
@@ -25,6 +26,7 @@ EXPECTED = (ValidationError, SettingsError, ProgramsError, RouterError, HygieneF
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, help="Token-exact sessions on SGLang.")
 app.add_typer(bench_commands.app, name="bench")
+app.add_typer(engine_commands.app, name="engine")
 app.add_typer(model_commands.app, name="model")
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from programs.model import ChatModel
 from programs.store import SessionStore, connect
 from router.engine.preflight import Machine, check_interpreter, check_ports, check_profile, pick_port, pick_profile
-from router.engine.profile import DEFAULT_MODEL, EngineProfile, load_profile
+from router.engine.profile import DEFAULT_MODEL, GIVEN_MODEL, EngineProfile, load_profile
 from router.engine.server import EngineLaunch
 from router.errors import PreflightError
 from router.model.directory import ModelDirectory
@@ -95,12 +95,16 @@ def _foreign_site(settings: UpSettings) -> Site:
 
 async def _own_site(settings: UpSettings, steps: Steps) -> Site:
     profile = load_profile(settings.profile or pick_profile(Machine.here(settings.data_dir)))
+    as_written = f"engine profile {profile.id}, hash {profile.content_hash}"
     interpreter = profile.interpreter or settings.engine_python
     check_interpreter(interpreter)
     if settings.model is not None:
         profile = profile.with_model(settings.model)
+    elif profile.model == GIVEN_MODEL:
+        raise PreflightError(f"profile {profile.id} is for a model of yours: name it with --model")
     check_profile(profile, Machine.here(settings.data_dir))
     model = await _model(settings, profile, interpreter, steps)
+    steps.say(as_written)
     launch = EngineLaunch(
         profile=profile,
         model=model,

@@ -58,6 +58,11 @@ def check_profile(profile: EngineProfile, machine: Machine) -> None:
     if profile.gpus > machine.gpus:
         has = f"{machine.gpus}" if machine.gpus else "none"
         raise PreflightError(f"profile {profile.id} needs {profile.gpus} NVIDIA GPU(s), this machine has {has}")
+    if profile.nodes > 1:
+        raise PreflightError(
+            f"profile {profile.id} spans {profile.nodes} nodes: start each as `antiphon engine command` prints it, "
+            "and give the first one's URL with --engine"
+        )
     for what, needed, found in (
         ("memory", profile.min_memory_gib, machine.memory),
         ("disk", profile.min_disk_gib, machine.disk),

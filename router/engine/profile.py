@@ -13,10 +13,50 @@ from typing import Any, Literal
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
+from router.engine.conflicts import conflicts
+from router.engine.hierarchical_cache import HierarchicalCache
+from router.engine.lora import Lora
+from router.engine.speculation import Speculation
 from router.errors import ProfileError
 
 DEFAULT_MODEL = "default"
+GIVEN_MODEL = "given"
 _FILE_NAME = re.compile(r"(?P<name>.+)\.v(?P<version>\d+)\.yaml")
+
+AttentionBackend = Literal[
+    "auto",
+    "flashinfer",
+    "fa3",
+    "fa4",
+    "triton",
+    "flashmla",
+    "trtllm_mha",
+    "trtllm_mla",
+    "cutedsl_mla",
+    "flex_attention",
+    "torch_native",
+    "intel_amx",
+    "dsa",
+]
+KvDtype = Literal["auto", "bf16", "fp8_e5m2", "fp8_e4m3"]
+Quantization = Literal[
+    "awq",
+    "awq_marlin",
+    "gptq",
+    "gptq_marlin",
+    "fp8",
+    "w8a8_int8",
+    "w8a8_fp8",
+    "compressed-tensors",
+    "mxfp4",
+    "modelopt_fp8",
+    "modelopt_fp4",
+    "bitsandbytes",
+    "gguf",
+    "w4afp8",
+    "moe_wna16",
+]
+SchedulePolicy = Literal["fcfs", "lpm", "dfs-weight", "lof", "random", "priority", "hrrn", "routing-key"]
 
 
 class EngineProfile(BaseModel):
@@ -29,21 +69,43 @@ class EngineProfile(BaseModel):
     description: str
 
     model: str = DEFAULT_MODEL
-    """`default` (the model we fetch ourselves) or a model directory."""
+    """`default` (the model we fetch ourselves), `given` (to be named at start) or a model directory."""
     served_name: str
     device: Literal["cpu", "cuda"]
-    attention_backend: str | None = None
+    dtype: Literal["auto", "bfloat16", "float16", "float32"] | None = None
+    quantization: Quantization | None = None
+    """How weights are stored; SGLang reads it from a quantised model's own config.json."""
+    attention_backend: AttentionBackend | None = None
+    """On a GPU flashinfer unless said; `auto` leaves it to SGLang, which looks at model and GPU."""
 
     page_size: int = Field(default=16, ge=1)
     context_length: int | None = Field(default=None, ge=1)
     max_total_tokens: int | None = Field(default=None, ge=1)
     """Tokens of KV cache. On the CPU it must be given: SGLang would take nearly all memory."""
     mem_fraction_static: float | None = Field(default=None, gt=0, lt=1)
+    """Of the memory that is free at start, the share for weights and KV cache together."""
+    kv_cache_dtype: KvDtype | None = None
     max_running_requests: int | None = Field(default=None, ge=1)
+    max_prefill_tokens: int | None = Field(default=None, ge=1)
     chunked_prefill_size: int | None = Field(default=None, ge=-1)
-    schedule_policy: str | None = None
+    """Tokens of one prefill step; -1 turns chunking off."""
+    schedule_policy: SchedulePolicy | None = None
+
     tp: int = Field(default=1, ge=1)
     dp: int = Field(default=1, ge=1)
+    """Replicas in one server, each on `tp` GPUs of its own; with `dp_attention` all on the same `tp` GPUs."""
+    dp_attention: bool = False
+    ep: int | None = Field(default=None, ge=1)
+    nodes: int = Field(default=1, ge=1)
+    """Hosts that one server spans, each with as many of its GPUs."""
+
+    speculation: Speculation | None = None
+    hierarchical_cache: HierarchicalCache | None = None
+    session_radix_cache: bool = False
+    """KV that a session refers to is evicted last."""
+    kv_events_port: int | None = Field(default=None, ge=1, le=65535)
+    """Rank n tells what its cache holds, over ZMQ, at this port + n."""
+    lora: Lora | None = None
 
     metrics: bool = True
     incremental_streaming: bool = True
@@ -52,6 +114,7 @@ class EngineProfile(BaseModel):
     threads: int | Literal["auto"] | None = None
     """OpenMP threads; `auto`: as many as there are CPUs for us."""
     environment: dict[str, str] = Field(default_factory=dict)
+    """For the engine's process: allocator, NCCL, threads. It wins over everything we would set."""
     extra_args: tuple[str, ...] = ()
     """Anything else SGLang's launcher accepts, as it is."""
     interpreter: Path | None = None
@@ -63,12 +126,8 @@ class EngineProfile(BaseModel):
 
     @model_validator(mode="after")
     def _agrees_with_itself(self) -> EngineProfile:
-        if self.device == "cpu" and self.max_total_tokens is None:
-            raise ValueError("max_total_tokens: needed on the cpu, or SGLang takes nearly all memory for its KV cache")
-        if self.max_total_tokens is not None and self.max_total_tokens < self.page_size:
-            raise ValueError(f"max_total_tokens: {self.max_total_tokens} is less than page_size {self.page_size}")
-        if isinstance(self.threads, int) and self.threads < 1:
-            raise ValueError("threads: at least 1, or auto")
+        if found := list(conflicts(self)):
+            raise ValueError("; ".join(found))
         return self
 
     @property
@@ -76,13 +135,26 @@ class EngineProfile(BaseModel):
         return f"{self.name}.v{self.version}"
 
     @property
+    def backend(self) -> str | None:
+        """The attention backend to ask for; None: SGLang's choice."""
+        chosen = self.attention_backend or ("flashinfer" if self.device == "cuda" else None)
+        return None if chosen == "auto" else chosen
+
+    @property
+    def world(self) -> int:
+        """Ranks of one server, over all its nodes."""
+        return self.tp if self.dp_attention else self.tp * self.dp
+
+    @property
     def gpus(self) -> int:
-        return self.tp * self.dp if self.device == "cuda" else 0
+        """GPUs of each node."""
+        return self.world // self.nodes if self.device == "cuda" else 0
 
     @property
     def content_hash(self) -> str:
-        """Changes whenever what the profile says changes, comments and order aside."""
-        canonical = json.dumps(self.model_dump(mode="json"), sort_keys=True, separators=(",", ":"))
+        """Changes whenever what the profile says changes, comments and order aside; not when a new field comes up."""
+        said = self.model_dump(mode="json", exclude_defaults=True)
+        canonical = json.dumps(said, sort_keys=True, separators=(",", ":"))
         return hashlib.sha256(canonical.encode()).hexdigest()[:16]
 
     def with_model(self, directory: Path, served_name: str | None = None) -> EngineProfile:

@@ -5,12 +5,13 @@ from __future__ import annotations
 import random
 from typing import Any
 
+from router.engine.profile import AttentionBackend
 from scripts.gpu.experiment import Context, Experiment
 from scripts.gpu.load import first_tokens, random_ids, throughput
 from scripts.gpu.server import ServerSpec
 from scripts.gpu.wire import Wire
 
-KINDS = (
+KINDS: tuple[tuple[AttentionBackend, int], ...] = (
     *(("flashinfer", 16), ("fa3", 64), ("triton", 16), ("flashinfer", 1)),
     *(("fa3", 16), ("flashinfer", 64), ("triton", 1)),
 )
@@ -18,7 +19,7 @@ KINDS = (
 LLAMA_GIB = 27.0
 
 
-def llama(name: str, backend: str, page: int, **rest: Any) -> ServerSpec:
+def llama(name: str, backend: AttentionBackend, page: int, **rest: Any) -> ServerSpec:
     """Llama-3.1-8B's shape with made-up weights and room for 49,152 tokens."""
     return ServerSpec(name, "llama8b", backend, page, **{"tokens": 49152, "context": 40000, "gib": LLAMA_GIB, **rest})
 

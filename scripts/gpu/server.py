@@ -18,7 +18,7 @@ import aiohttp
 
 from router.engine.command import engine_argv, engine_env
 from router.engine.preflight import pick_port
-from router.engine.profile import EngineProfile
+from router.engine.profile import AttentionBackend, EngineProfile
 from scripts.gpu.host import Host
 from scripts.gpu.wire import Wire, WireError
 
@@ -43,7 +43,7 @@ class ServerSpec:
     name: str
     model: str
     """`real`, or a directory under the host's `models` whose weights are made up."""
-    backend: str = "triton"
+    backend: AttentionBackend = "triton"
     page: int = 1
     tokens: int | None = None
     """Tokens of KV cache; None: as many as `fraction` has room for."""

@@ -2,8 +2,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from router.engine.command import STAND_IN, engine_argv, engine_env
+import pytest
+
+from router.engine.command import STAND_IN, Node, engine_argv, engine_env
 from router.engine.profile import EngineProfile, load_profile
+from router.errors import ProfileError
 
 CPU = load_profile("cpu-smollm2.v1")
 GPU = load_profile("gpu-default.v1")
@@ -29,6 +32,50 @@ def test_the_cpu_profiles_command() -> None:
         *("--chunked-prefill-size", "2048", "--tp-size", "1", "--dp-size", "1"),
         *("--enable-cache-report", "--sleep-on-idle", "--enable-metrics", "--incremental-streaming-output"),
     ]
+
+
+def test_every_setting_has_its_flag() -> None:
+    profile = EngineProfile.model_validate(
+        {
+            **GPU.model_dump(exclude={"max_total_tokens"}),
+            "tp": 8,
+            "dp": 4,
+            "dp_attention": True,
+            "ep": 8,
+            "dtype": "bfloat16",
+            "quantization": "fp8",
+            "kv_cache_dtype": "fp8_e5m2",
+            "max_prefill_tokens": 32768,
+            "schedule_policy": "lpm",
+            "session_radix_cache": True,
+            "kv_events_port": 5557,
+            "speculation": {"algorithm": "EAGLE", "draft_model": "/d", "steps": 3, "top_k": 1, "draft_tokens": 4},
+            "hierarchical_cache": {"size_gb": 64, "write_policy": "write_through", "storage": "file"},
+            "lora": {"adapters": {"a": "/a", "b": "/b"}, "max_rank": 16, "target_modules": ["q_proj", "v_proj"]},
+        }
+    )
+    said = " ".join(argv(profile))
+    for part in (
+        *("--tp-size 8 --dp-size 4 --ep-size 8", "--enable-dp-attention", "--dtype bfloat16 --quantization fp8"),
+        *("--kv-cache-dtype fp8_e5m2", "--max-prefill-tokens 32768", "--schedule-policy lpm"),
+        '--kv-events-config {"publisher":"zmq","endpoint":"tcp://*:5557","topic":"kv-events"}',
+        "--speculative-algorithm EAGLE --speculative-draft-model-path /d --speculative-num-steps 3",
+        "--speculative-eagle-topk 1 --speculative-num-draft-tokens 4",
+        "--enable-hierarchical-cache --hicache-size 64 --hicache-write-policy write_through",
+        "--enable-lora --max-lora-rank 16 --lora-target-modules q_proj v_proj --lora-paths a=/a b=/b",
+        "--enable-session-radix-cache",
+    ):
+        assert part in said
+
+
+def test_each_node_of_several_is_told_its_place() -> None:
+    profile = load_profile("gpu-multinode-tp16")
+    command = engine_argv(
+        profile, interpreter=Path("/py"), model=Path("/m"), host="::", port=1, node=Node(1, "10.0.0.1:20000")
+    )
+    assert "--nnodes 2 --node-rank 1 --dist-init-addr 10.0.0.1:20000" in " ".join(command)
+    with pytest.raises(ProfileError, match=r"gpu-multinode-tp16\.v1 spans 2 nodes: say which one, 0 to 1"):
+        argv(profile)
 
 
 def test_what_is_left_out_is_left_to_the_engine_and_extra_args_come_last() -> None:

@@ -46,6 +46,12 @@ def test_gpus_are_counted_against_the_profile() -> None:
         check_profile(profile.model_copy(update={"tp": 4}), BIG)
 
 
+def test_several_nodes_are_not_started_from_one() -> None:
+    eight = Machine(memory=200 * GIB, disk=100 * GIB, gpus=8, cpus=64)
+    with pytest.raises(PreflightError, match=r"spans 2 nodes: start each as `antiphon engine command` prints it"):
+        check_profile(load_profile("gpu-multinode-tp16"), eight)
+
+
 def test_device_files_count_as_gpus(tmp_path: Path) -> None:
     for name in ("nvidia0", "nvidia1", "nvidiactl", "nvidia-uvm", "null"):
         (tmp_path / name).touch()

@@ -1,0 +1,38 @@
+"""What this machine has for an engine to run on."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+from router.engine.device import MIB, Devices, cpu, gpu
+from router.engine.preflight import Machine, count_gpus
+from router.errors import PreflightError
+
+_QUERY = ("nvidia-smi", "--query-gpu=name,memory.total", "--format=csv,noheader,nounits")
+_TIMEOUT_S = 10.0
+
+
+def devices_here() -> Devices:
+    """Its NVIDIA GPUs if it has any, else its CPU and free memory.
+
+    Raises PreflightError when there are GPUs but nvidia-smi does not describe them.
+    """
+    if not count_gpus():
+        return Devices(1, cpu(Machine.here(Path.cwd()).memory))
+    try:
+        answer = subprocess.run(_QUERY, capture_output=True, text=True, timeout=_TIMEOUT_S, check=True).stdout
+    except (OSError, subprocess.SubprocessError) as error:
+        raise PreflightError("nvidia-smi does not say which GPUs there are: name them with --gpus") from error
+    return parse_query(answer)
+
+
+def parse_query(answer: str) -> Devices:
+    """From nvidia-smi's lines `name, MiB`. The smallest counts for all, as it does in SGLang."""
+    try:
+        rows = [line.rsplit(",", 1) for line in answer.splitlines() if line.strip()]
+        memory = min(int(size) for _, size in rows)
+        name = rows[0][0].strip().removeprefix("NVIDIA ")
+    except (ValueError, IndexError) as error:
+        raise PreflightError("nvidia-smi does not say which GPUs there are: name them with --gpus") from error
+    return Devices(len(rows), gpu(name, memory * MIB))
