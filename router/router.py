@@ -149,6 +149,10 @@ class Router:
         replica = self.replicas.get(name)
         return replica is not None and replica.available and replica.in_flight == 0
 
+    def in_flight(self) -> int:
+        """Requests that replicas are working on."""
+        return sum(replica.in_flight for replica in self.replicas.values())
+
     def trouble(self) -> str | None:
         """Why nothing could be generated now, or None when it could."""
         if any(one.available for one in self.replicas.values()):

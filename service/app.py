@@ -24,6 +24,7 @@ from service import chat, compaction, conversations, health, models, responses
 from service.auth import require_key
 from service.errors import EXPECTED_ERRORS, ErrorBody, error_body
 from service.hygiene_file import hygiene_rules
+from service.metrics import Metrics
 from service.services import Services
 from service.settings import Settings
 from service.sse import ClientGoneError
@@ -70,7 +71,7 @@ async def _services(
             anticipator = Anticipator(router, AnticipationBudget(settings.anticipated_tokens_per_minute))
             sessions = Sessions(model, store, router, anticipator, rules=rules, default_history=settings.history)
             try:
-                yield Services(settings, store, router, sessions, probed)
+                yield Services(settings, store, router, sessions, Metrics(anticipator.count, router.in_flight), probed)
             finally:
                 await anticipator.aclose()
                 await store.aclose()

@@ -36,10 +36,10 @@ async def create_chat_completion(request: Request) -> Response:
     turn = turn_request(wire)
     completion = ChatCompletion(services.sessions.model, wire)
     if wire.stream:
-        begun = await while_connected(request, begin(services.sessions, turn))
+        begun = await while_connected(request, begin(services.run(turn)))
         return EventStream(completion.stream(begun))
     logprobs: list[TokenLogprob] = []
-    finished = await while_connected(request, finished_turn(services.sessions, turn, logprobs))
+    finished = await while_connected(request, finished_turn(services.run(turn), logprobs))
     return Response(completion.whole(finished, logprobs), media_type="application/json")
 
 

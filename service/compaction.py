@@ -36,7 +36,7 @@ async def compact_response(request: Request) -> Response:
     turn = replace(turn_request(wire), compacts=True, calls_allowed=False)
     compaction = Compaction(new_response_id(services.sessions.finder.tag(turn)), wire)
     turn = replace(turn, response_id=compaction.id, record=compaction.finished)
-    finished = await while_connected(request, finished_turn(services.sessions, turn))
+    finished = await while_connected(request, finished_turn(services.run(turn)))
     return Response(compaction.finished(finished), media_type="application/json")
 
 

@@ -1,9 +1,10 @@
-"""`/health` and `/ready`."""
+"""`/health`, `/ready` and `/metrics`."""
 
 from __future__ import annotations
 
 import orjson
 from fastapi import APIRouter, Request
+from prometheus_client import CONTENT_TYPE_LATEST
 from starlette.responses import Response
 
 from programs.errors import StoreUnavailableError
@@ -26,6 +27,12 @@ async def ready(request: Request) -> Response:
         return Response(b'{"status":"ready"}', media_type="application/json")
     body = orjson.dumps({"status": "not_ready", "reason": trouble})
     return Response(body, status_code=503, media_type="application/json", headers={"Retry-After": "5"})
+
+
+@router.get("/metrics")
+async def metrics(request: Request) -> Response:
+    """What turns cost and what they found, in Prometheus' text format."""
+    return Response(services_of(request).metrics.exposition(), media_type=CONTENT_TYPE_LATEST)
 
 
 async def _trouble(services: Services) -> str | None:

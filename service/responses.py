@@ -34,9 +34,9 @@ async def create_response(request: Request) -> Response:
     if wire.stores:
         turn = replace(turn, response_id=response.id, record=response.finished)
     if wire.stream:
-        begun = await while_connected(request, begin(services.sessions, turn))
+        begun = await while_connected(request, begin(services.run(turn)))
         return EventStream(ResponseEvents(response).stream(begun))
-    finished = await while_connected(request, finished_turn(services.sessions, turn))
+    finished = await while_connected(request, finished_turn(services.run(turn)))
     return Response(response.finished(finished), media_type="application/json")
 
 

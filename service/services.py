@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncGenerator
 from dataclasses import dataclass
 
 from starlette.requests import Request
 
 from programs.session import Sessions
 from programs.store import SessionStore
+from programs.turn import TurnEvent, TurnRequest
 from programs.verdict import TemplateProbe
 from router.router import Router
+from service.metrics import Metrics
 from service.settings import Settings
 
 
@@ -19,8 +22,13 @@ class Services:
     store: SessionStore
     router: Router
     sessions: Sessions
+    metrics: Metrics
     probed: TemplateProbe
     """What the model's chat template does to prefixes, tried at start."""
+
+    def run(self, request: TurnRequest) -> AsyncGenerator[TurnEvent]:
+        """A turn's events (`Sessions.run`), counted."""
+        return self.metrics.watched(self.sessions.run(request))
 
 
 def services_of(request: Request) -> Services:

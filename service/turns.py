@@ -10,7 +10,7 @@ from typing import Any
 from programs.errors import ProgramsError
 from programs.explain import TO_OPENAI
 from programs.session import Sessions
-from programs.turn import FinishedTurn, TurnEvent, TurnRequest, TurnText
+from programs.turn import FinishedTurn, TurnEvent, TurnText
 from router.errors import RouterError
 from router.request import TokenLogprob
 from service.errors import ErrorBody, ServiceError, error_body
@@ -36,17 +36,14 @@ class BegunTurn:
             yield error_body(error)
 
 
-async def begin(sessions: Sessions, request: TurnRequest) -> BegunTurn:
+async def begin(events: AsyncGenerator[TurnEvent]) -> BegunTurn:
     """Wait for the engine's first sign of life, so that whatever fails before it gets a status of its own."""
-    events = sessions.run(request)
     return BegunTurn(await anext(events), events)
 
 
-async def finished_turn(
-    sessions: Sessions, request: TurnRequest, logprobs: list[TokenLogprob] | None = None
-) -> FinishedTurn:
+async def finished_turn(events: AsyncGenerator[TurnEvent], logprobs: list[TokenLogprob] | None = None) -> FinishedTurn:
     """Run a turn to its end; its tokens' log-probabilities are added to `logprobs`."""
-    async with aclosing(sessions.run(request)) as events:
+    async with aclosing(events):
         async for event in events:
             if isinstance(event, FinishedTurn):
                 return event

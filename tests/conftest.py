@@ -41,7 +41,7 @@ class Front:
     @property
     def in_flight(self) -> int:
         """Requests that the router believes its engines are working on."""
-        return sum(one.in_flight for one in self.services.router.replicas.values())
+        return self.services.router.in_flight()
 
 
 @pytest.fixture(scope="session")

@@ -182,7 +182,7 @@ class Client:
         return finished
 
     async def _run(self, turn: TurnRequest) -> FinishedTurn:
-        return await finished_turn(self.sessions, replace(turn, tenant=self.tenant))
+        return await finished_turn(self.sessions.run(replace(turn, tenant=self.tenant)))
 
     def _remember(self, finished: FinishedTurn) -> None:
         """Keep the answer as the chat API words it."""
