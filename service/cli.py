@@ -15,6 +15,7 @@ from router.errors import RouterError
 from service.commands import bench as bench_commands
 from service.commands import engine as engine_commands
 from service.commands import model as model_commands
+from service.commands.doctor import doctor
 from service.commands.fail import fail
 from service.errors import HygieneFileError
 from service.progress import PatientConsole
@@ -28,6 +29,7 @@ app = typer.Typer(no_args_is_help=True, add_completion=False, help="Token-exact 
 app.add_typer(bench_commands.app, name="bench")
 app.add_typer(engine_commands.app, name="engine")
 app.add_typer(model_commands.app, name="model")
+app.command()(doctor)
 
 
 @app.callback()

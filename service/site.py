@@ -35,8 +35,7 @@ class Site:
     @property
     def base_url(self) -> str:
         """Where this machine reaches the front."""
-        host = _EVERYWHERE.get(self.settings.host, self.settings.host)
-        return f"http://{f'[{host}]' if ':' in host else host}:{self.settings.port}"
+        return address(self.settings.host, self.settings.port)
 
     @property
     def engines(self) -> tuple[str, ...]:
@@ -57,6 +56,12 @@ class Site:
     @property
     def logs(self) -> Path:
         return self.settings.data_dir / "logs"
+
+
+def address(listening: str, port: int) -> str:
+    """The URL under which this machine reaches what listens there."""
+    host = _EVERYWHERE.get(listening, listening)
+    return f"http://{f'[{host}]' if ':' in host else host}:{port}"
 
 
 async def prepare(settings: UpSettings, steps: Steps) -> Site:

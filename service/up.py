@@ -3,21 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-import fcntl
 import signal
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, field
-from pathlib import Path
 
 import orjson
 from rich.console import Console
 
-from router.errors import PreflightError
+from service.lock import locked
 from service.parts import NotServingError, ask_front, parts_of
 from service.progress import Detail, Steps
 from service.settings import UpSettings
-from service.site import Site, prepare, unusable
+from service.site import Site, prepare
 from service.supervisor import Supervisor
 from service.welcome import welcome
 
@@ -37,7 +33,7 @@ async def up(settings: UpSettings, console: Console) -> None:
 
     Raises RouterError, ProgramsError or OSError when something is wrong; nothing of what was started is then left.
     """
-    with _locked(settings.data_dir), Steps(console) as steps:
+    with locked(settings.data_dir), Steps(console) as steps:
         signals = _on_signals(steps)
         serving = asyncio.create_task(_serve(settings, steps, signals.hurry))
         stopping = asyncio.create_task(signals.stop.wait())
@@ -81,22 +77,6 @@ def _reason(answer: str) -> str:
         return str(orjson.loads(answer)["reason"])
     except (ValueError, LookupError, TypeError):
         return answer
-
-
-@contextmanager
-def _locked(data_dir: Path) -> Iterator[None]:
-    """Hold a data directory for ourselves. Raises PreflightError when that cannot be."""
-    try:
-        data_dir.mkdir(parents=True, exist_ok=True)
-        lock = (data_dir / "lock").open("a")
-    except OSError as error:
-        raise unusable(data_dir, error) from error
-    with lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise PreflightError(f"another antiphon uses {data_dir}: stop it, or choose another --data-dir") from None
-        yield
 
 
 def _on_signals(steps: Steps) -> _Signals:

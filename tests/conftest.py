@@ -51,7 +51,7 @@ def valkey(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     socket = directory / "s"
     argv = [*valkey_argv(directory, socket), "--appendonly", "no"]
     with subprocess.Popen(argv, stdout=subprocess.DEVNULL) as process:
-        _wait_for(store_url(socket))
+        wait_for(store_url(socket))
         yield store_url(socket)
         process.terminate()
 
@@ -127,7 +127,7 @@ async def running_front(settings: Settings) -> AsyncIterator[Front]:
         await server.lifespan.shutdown()
 
 
-def _wait_for(url: str) -> None:
+def wait_for(url: str) -> None:
     deadline = time.monotonic() + 10
     with Redis.from_url(url) as redis:
         while time.monotonic() < deadline:

