@@ -1,4 +1,4 @@
-"""What a front is started with. The only reader of the environment (variables `ANTIPHON_…`)."""
+"""What a front is started with. The only reader of the environment (variables `ANTIPHON_…`, and those of hubs)."""
 
 from __future__ import annotations
 
@@ -107,6 +107,22 @@ class Settings(ListenSettings):
     hygiene: str = "default"
     """Rules for volatile lines in system prompts: `default`, `off`, or a YAML file."""
     max_body_bytes: int = Field(default=32 * 1024 * 1024, gt=0)
+
+
+class HubSettings(BaseSettings):
+    """Where models are fetched from, by the variables that all clients of a Hugging Face hub heed."""
+
+    model_config = SettingsConfigDict(extra="ignore", env_ignore_empty=True)
+
+    endpoint: str = Field(default="https://huggingface.co", validation_alias="HF_ENDPOINT")
+    token: SecretStr | None = Field(default=None, validation_alias="HF_TOKEN")
+
+    @field_validator("endpoint")
+    @classmethod
+    def _is_http(cls, url: str) -> str:
+        if urlsplit(url).scheme not in ("http", "https"):
+            raise ValueError(f"HF_ENDPOINT is {url!r}, not an address such as https://huggingface.co")
+        return url
 
 
 def _data_home() -> Path:

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 import orjson
 from rich.console import Console
 
+from router.model.use import in_use
 from service.lock import locked
 from service.parts import NotServingError, ask_front, parts_of
 from service.progress import Detail, Steps
@@ -48,7 +49,12 @@ async def up(settings: UpSettings, console: Console) -> None:
 
 async def _serve(settings: UpSettings, steps: Steps, hurry: asyncio.Event) -> None:
     site = await prepare(settings, steps)
-    supervisor = Supervisor(parts_of(site), steps.say, settings.hang_s)
+    with in_use(site.model):
+        await _run(site, steps, hurry)
+
+
+async def _run(site: Site, steps: Steps, hurry: asyncio.Event) -> None:
+    supervisor = Supervisor(parts_of(site), steps.say, site.settings.hang_s)
     try:
         await supervisor.start(steps)
         with steps.step("waiting until it generates") as detail:

@@ -14,16 +14,14 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from router.child import Child
 from router.errors import ModelError
+from router.model.conversion import CONVERTER, run_step
 from router.model.directory import ModelDirectory
 from router.model.manifest import sha256
 
 Progress = Callable[[str], None]
 
-CONVERTER = Path(__file__).parent / "convert.py"
 _RAW_PROGRESS_SINCE = (24, 1)
-_TICK_S = 0.2
 _ABANDONED_S = 6 * 3600
 
 
@@ -121,21 +119,13 @@ class _Steps:
         await asyncio.to_thread(_put_in_place, converted, out)
 
     async def run(self, argv: Sequence[str], what: str) -> None:
-        try:
-            child = await Child.start(argv, env=self.env, log_path=self.work / f"{what}.log", orphan_grace_s=1)
-        except OSError as error:
-            raise ModelError(f"the model's {what} cannot be started: {error}") from error
-        try:
-            said = ""
-            while child.running:
-                if child.last_line != said:
-                    said = child.last_line
-                    self.on_progress(_readable(said))
-                await asyncio.sleep(_TICK_S)
-        finally:
-            await child.stop(1)
-        if child.exit_reason != "exited with code 0":
-            raise ModelError(f"the model's {what} failed ({child.exit_reason}): {child.last_line}")
+        await run_step(
+            argv,
+            what,
+            env=self.env,
+            log_path=self.work / f"{what}.log",
+            on_progress=lambda line: self.on_progress(_readable(line)),
+        )
 
 
 def _put_in_place(converted: Path, out: Path) -> None:

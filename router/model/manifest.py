@@ -61,10 +61,15 @@ def write_manifest(directory: Path, on_progress: Progress = lambda line: None) -
     for path in sorted(path for path in directory.iterdir() if _belongs(path)):
         on_progress(path.name)
         digests[path.name] = sha256(path)
-    new = directory / f".{MANIFEST}.{os.getpid()}"
-    new.write_text("".join(f"{digest}  {name}\n" for name, digest in digests.items()), encoding="utf-8")
-    new.replace(directory / MANIFEST)
+    save_manifest(directory, digests)
     return digests
+
+
+def save_manifest(directory: Path, digests: Mapping[str, str]) -> None:
+    """Whole or not at all. Raises OSError."""
+    new = directory / f".{MANIFEST}.{os.getpid()}"
+    new.write_text("".join(f"{digest}  {name}\n" for name, digest in sorted(digests.items())), encoding="utf-8")
+    new.replace(directory / MANIFEST)
 
 
 def _belongs(path: Path) -> bool:

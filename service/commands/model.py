@@ -1,4 +1,4 @@
-"""`antiphon model`: what can be said about a model without running it."""
+"""`antiphon model`: models without running them. Here is `probe`; the others have files of their own."""
 
 from __future__ import annotations
 
@@ -18,9 +18,15 @@ from programs.model import ChatModel
 from programs.probe import probe
 from programs.verdict import Finding, TemplateProbe, Verdict
 from router.errors import RouterError
+from service.commands import model_fetch, model_library
 from service.commands.fail import fail
 
-app = typer.Typer(no_args_is_help=True, help="Look at a model directory.")
+app = typer.Typer(no_args_is_help=True, help="Fetch, look at and remove models.")
+app.command("fetch")(model_fetch.fetch)
+app.command("convert")(model_fetch.convert)
+app.command("verify")(model_library.verify)
+app.command("list")(model_library.list_models)
+app.command("remove")(model_library.remove)
 
 _STYLES = {
     Verdict.PRESERVING: "green",
@@ -32,7 +38,7 @@ _STYLES = {
 
 @app.callback()
 def _root() -> None:
-    """Look at a model directory."""
+    """Fetch, look at and remove models."""
 
 
 @app.command("probe")

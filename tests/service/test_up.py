@@ -184,6 +184,31 @@ def test_it_says_where_it_is_and_how_to_talk_to_it(start: Start) -> None:
     assert "cached_tokens" in ran.stdout
 
 
+@pytest.mark.slow
+def test_beside_it_its_model_stays_and_a_diagnosis_finds_it_well(
+    start: Start, model_dir: Path, engine_url: str, tmp_path: Path
+) -> None:
+    model = tmp_path / "data" / "models" / MODEL
+    shutil.copytree(model_dir, model)
+    up = start("--model", str(model)).wait_serving()
+
+    def antiphon(*arguments: str) -> Result:
+        clean = {"ANTIPHON_API_KEY": None, "ANTIPHON_ENGINE_PYTHON": None}
+        return CliRunner(env=clean).invoke(app, [*arguments, "--data-dir", str(up.data_dir)])
+
+    refused_removal = antiphon("model", "remove", MODEL, "--yes")
+    assert refused_removal.stderr == f"antiphon: {model} is in use by a running antiphon: stop that first\n"
+    same = ["--engine", engine_url, "--model", str(model), "--port", str(up.port)]
+    diagnosis = antiphon("doctor", *same, "--json")
+    assert diagnosis.exit_code == 0
+    found = {one["check"]: one["what"] for one in json.loads(diagnosis.stdout)["findings"]}
+    assert found["port"] == f"{up.port} is held by the antiphon that runs on {up.data_dir}"
+    assert found["store eviction"] == "noeviction: nothing is dropped before it expires"
+    assert up.stop() == 0
+    assert antiphon("model", "remove", MODEL, "--yes").exit_code == 0
+    assert not model.exists()
+
+
 def pasted(output: str, begin: str) -> str:
     """The indented paragraph that begins so."""
     paragraph = next(part for part in output.split("\n\n") if part.strip().startswith(begin))
