@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import aiohttp
 
-from router.checks.engine import check_engine, read_engine
+from router.checks.engine import EngineFacts, check_engine, read_engine
 from router.checks.finding import Finding, error, ok
 from router.checks.gpus import check_gpus
 from router.checks.host import check_host
@@ -36,19 +36,28 @@ Progress = Callable[[str], None]
 _HEALTH_S = 5.0
 
 
-async def diagnose(settings: UpSettings, on_progress: Progress = lambda line: None) -> list[Finding]:
-    """Changes nothing. Raises ProfileError for a profile that there is not."""
+def diagnose(settings: UpSettings, on_progress: Progress = lambda line: None) -> list[Finding]:
+    """Changes nothing. Raises ProfileError for a profile that there is not. Not to be called within an event loop."""
     on_progress("this machine")
     host = read_host(settings.data_dir)
     running = is_held(settings.data_dir)
     profile = None if settings.engines else _profile(settings, host)
-    return [
+    asked, engines = asyncio.run(_asked(settings, profile, host, running))
+    # Not in the event loop, which would not let an interrupt through while gigabytes are hashed.
+    return [*asked, *_model(settings, profile, engines, on_progress)]
+
+
+async def _asked(
+    settings: UpSettings, profile: EngineProfile | None, host: Host, running: bool
+) -> tuple[list[Finding], list[EngineFacts]]:
+    """What other programs tell, and what engines elsewhere say of themselves."""
+    findings = [
         *(await _engine(settings, profile, host, running) if profile else ()),
         *check_host(host, profile, running=running),
         await _port(settings, running),
         *await _store(settings, running),
-        *await _model(settings, profile, on_progress),
     ]
+    return findings, await asyncio.gather(*map(read_engine, settings.engines))
 
 
 def _profile(settings: UpSettings, host: Host) -> EngineProfile:
@@ -111,9 +120,10 @@ async def _store(settings: UpSettings, running: bool) -> list[Finding]:
     return [ok("store", f"our own ({Path(binary).name}), started by `antiphon up`")]
 
 
-async def _model(settings: UpSettings, profile: EngineProfile | None, on_progress: Progress) -> list[Finding]:
+def _model(
+    settings: UpSettings, profile: EngineProfile | None, engines: Sequence[EngineFacts], on_progress: Progress
+) -> list[Finding]:
     directory = _model_directory(settings, profile)
-    engines = await asyncio.gather(*map(read_engine, settings.engines))
     if directory is None:
         told = [finding for engine in engines for finding in check_engine(engine, None)]
         return [*told, _no_model_given() if settings.engines else _default_model_later()]
@@ -121,7 +131,7 @@ async def _model(settings: UpSettings, profile: EngineProfile | None, on_progres
     told = [finding for engine in engines for finding in check_engine(engine, model)]
     if model is None:
         return [*told, finding]
-    return [*told, finding, *check_prompts(directory), *await asyncio.to_thread(_weights, model, profile, on_progress)]
+    return [*told, finding, *check_prompts(directory), *_weights(model, profile, on_progress)]
 
 
 def _weights(model: ModelDirectory, profile: EngineProfile | None, on_progress: Progress) -> list[Finding]:

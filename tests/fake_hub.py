@@ -28,7 +28,10 @@ class Asked:
 
 @dataclass
 class FakeHub:
-    """Repositories by name, each its files. What is set here changes how it behaves from then on."""
+    """Repositories by name, each its files. What is set here changes how it behaves from then on.
+
+    Small files are redirected to another path of the hub, large ones to the storage.
+    """
 
     repositories: Mapping[str, dict[str, bytes]]
     token: str | None = None
@@ -46,7 +49,7 @@ class FakeHub:
     def transfers(self, name: str) -> list[str | None]:
         """The ranges that were asked for of a file, wherever it lies."""
         gets = [one for one in self.asked if one.method == "GET" and one.path.endswith(f"/{name}")]
-        return [one.range for one in gets if one.host == ("storage" if _is_large(name) else "hub")]
+        return [one.range for one in gets if one.host == "storage" or "/resolve-cache/" in one.path]
 
     async def repository(self, request: web.Request) -> web.StreamResponse:
         self._note("hub", request)
@@ -73,6 +76,8 @@ class FakeHub:
             return web.Response(status=401)
         name = request.match_info["name"]
         content = self.repositories[request.match_info["repository"]][name]
+        if not _is_large(name) and not request.path.startswith("/api/resolve-cache/"):
+            return web.Response(status=307, headers={"Location": f"/api/resolve-cache/models{request.path}"})
         if not _is_large(name):
             etag = {"ETag": f'"{git_sha1(content)}"', "X-Repo-Commit": COMMIT}
             if request.method == "HEAD":
@@ -131,6 +136,7 @@ async def running_hub(hub: FakeHub) -> AsyncIterator[FakeHub]:
     repository = r"{repository:[^/]+/[^/]+}"
     front.router.add_get(f"/api/models/{repository}/revision/{{revision}}", hub.repository)
     front.router.add_get(f"/{repository}/resolve/{{commit}}/{{name}}", hub.resolve)
+    front.router.add_get(f"/api/resolve-cache/models/{repository}/resolve/{{commit}}/{{name}}", hub.resolve)
     storage.router.add_get(f"/blobs/{repository}/{{name}}", hub.stored)
     async with TestServer(front) as front_server, TestServer(storage) as storage_server:
         hub.url = str(front_server.make_url("")).rstrip("/")

@@ -76,7 +76,7 @@ def check_hashes(model: ModelDirectory, on_progress: Progress = lambda line: Non
     except ModelError as trouble:
         return [_damaged(model, str(trouble))]
     if digests is None:
-        return [ok("hashes", f"no {MANIFEST}; `antiphon model verify --write-manifest` makes one")]
+        return [ok("hashes", f"no {MANIFEST}; one is made by: {_rehash(model)}")]
     troubles = check_manifest(model.path, digests, on_progress)
     unknown = [shard.name for shard in model.shards if shard.name not in digests]
     return [
@@ -90,8 +90,11 @@ def _damaged(model: ModelDirectory, what: str) -> Finding:
 
 
 def _unlisted(model: ModelDirectory, name: str) -> Finding:
-    fix = f"antiphon model verify {shlex.quote(str(model.path))} --write-manifest"
-    return warning("hashes", f"{name} is not in {MANIFEST}", "nobody knows whether it is whole", fix)
+    return warning("hashes", f"{name} is not in {MANIFEST}", "nobody knows whether it is whole", _rehash(model))
+
+
+def _rehash(model: ModelDirectory) -> str:
+    return f"antiphon model verify {shlex.quote(str(model.path))} --write-manifest"
 
 
 def check_fit(model: ModelDirectory, profile: EngineProfile) -> list[Finding]:

@@ -50,8 +50,8 @@ class Gpus:
     def visible(self, env: Mapping[str, str]) -> tuple[Gpu, ...]:
         """The ones that CUDA shows to a process with this environment, in the order it would number them."""
         chosen = env.get("CUDA_VISIBLE_DEVICES")
-        if chosen is None:
-            return self.gpus
+        if chosen is None or "MIG-" in chosen:
+            return self.gpus  # of which GPU a MIG device is a slice is not asked for
         shown: list[Gpu] = []
         for name in (part.strip() for part in chosen.split(",")):
             gpu = next((gpu for gpu in self.gpus if _is_called(gpu, name)), None)

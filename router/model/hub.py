@@ -7,7 +7,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
-from urllib.parse import quote
+from urllib.parse import quote, urljoin
 
 import aiohttp
 
@@ -17,6 +17,7 @@ from router.model.source import HubSource
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 _TIMEOUT = aiohttp.ClientTimeout(total=60, sock_connect=10)
 _HEADS_AT_ONCE = 8
+_REDIRECTS = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,19 +86,30 @@ class Hub:
         return tuple(await asyncio.gather(*map(completed, files)))
 
     async def _head(self, file: HubFile) -> HubFile:
-        """A redirect to where large files are stored tells both of the file behind it."""
-        try:
-            async with self._session.head(file.url, allow_redirects=False, timeout=_TIMEOUT) as answer:
-                headers = answer.headers
-                size = headers.get("X-Linked-Size") or headers.get("Content-Length") or ""
-                etag = (headers.get("X-Linked-ETag") or headers.get("ETag") or "").removeprefix("W/").strip('"')
-                if answer.status >= 400 or not size.isdigit():
-                    raise ModelError(f"{file.url} answers {answer.status} and no size")
-        except (aiohttp.ClientError, TimeoutError) as error:
-            raise ModelError(f"cannot reach {self._endpoint}: {said(error)}") from error
+        """A redirect to another host, where large files are stored, tells both of the file behind it."""
+        headers = await self._headers(file.url)
+        size = headers.get("X-Linked-Size") or headers.get("Content-Length") or ""
+        etag = (headers.get("X-Linked-ETag") or headers.get("ETag") or "").removeprefix("W/").strip('"')
+        if not size.isdigit():
+            raise ModelError(f"{file.url} answers without a size")
         sha256 = etag if _SHA256.fullmatch(etag) else None
         git_sha1 = etag if re.fullmatch(r"[0-9a-f]{40}", etag) else None
         return HubFile(file.name, file.url, int(size), file.sha256 or sha256, file.git_sha1 or git_sha1)
+
+    async def _headers(self, url: str) -> Mapping[str, str]:
+        """Of the hub's own last word: redirects to another path of it are followed, those elsewhere are not."""
+        for _ in range(_REDIRECTS):
+            try:
+                async with self._session.head(url, allow_redirects=False, timeout=_TIMEOUT) as answer:
+                    if answer.status >= 400:
+                        raise refusal(answer.status, str(url))
+                    location = answer.headers.get("Location", "")
+                    if not location.startswith("/") or "X-Linked-Size" in answer.headers:
+                        return answer.headers
+                    url = urljoin(url, location)
+            except (aiohttp.ClientError, TimeoutError) as error:
+                raise ModelError(f"cannot reach {self._endpoint}: {said(error)}") from error
+        raise ModelError(f"{url} redirects without an end")
 
     async def _json(self, url: str, source: HubSource) -> Mapping[str, Any]:
         try:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -47,7 +46,7 @@ def doctor(
     console = Console(stderr=True)
     try:
         with console.status("looking at this machine") as status:
-            findings = asyncio.run(diagnose(UpSettings(**chosen), lambda line: status.update(f"looking at {line}")))
+            findings = diagnose(UpSettings(**chosen), lambda line: status.update(f"looking at {line}"))
     except (ValidationError, SettingsError, RouterError, OSError) as error:
         fail(error)
     tell(findings, as_json=as_json)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -47,29 +47,30 @@ def fetch(
     _make(lambda detail: _fetch(source, to, model_settings(data_dir, engine_python), detail), "fetching the model")
 
 
-async def _fetch(source: str | None, to: Path | None, settings: UpSettings, detail: Detail) -> ModelDirectory:
+def _fetch(source: str | None, to: Path | None, settings: UpSettings, detail: Detail) -> ModelDirectory:
     if source in (None, DEFAULT.name):
-        return await _fetch_default(to, settings, detail)
+        return _fetch_default(to, settings, detail)
     found = parse_source(source or "")
     directory = absolute(to) if to else models_dir(settings) / found.name
     if isinstance(found, LocalSource):
-        return await asyncio.to_thread(fetch_local, found.path, directory, detail)
+        return fetch_local(found.path, directory, detail)
     if to is None:
         _check_unknown(found, directory)
     hub = HubSettings()
     access = HubAccess(hub.endpoint, hub.token.get_secret_value() if hub.token else None)
-    return await fetch_from_hub(found, directory, access, detail)
+    return asyncio.run(fetch_from_hub(found, directory, access, detail))
 
 
-async def _fetch_default(to: Path | None, settings: UpSettings, detail: Detail) -> ModelDirectory:
+def _fetch_default(to: Path | None, settings: UpSettings, detail: Detail) -> ModelDirectory:
     check_interpreter(settings.engine_python)
-    model = await default_model(
+    fetching = default_model(
         models_dir(settings),
         engine_python=settings.engine_python,
         env=settings.foreign_environment,
         on_progress=detail,
     )
-    return await asyncio.to_thread(fetch_local, model.path, absolute(to), detail) if to else model
+    model = asyncio.run(fetching)
+    return fetch_local(model.path, absolute(to), detail) if to else model
 
 
 def _check_unknown(source: HubSource, directory: Path) -> None:
@@ -85,25 +86,26 @@ def convert(
 ) -> None:
     """Turn a GGUF file into a model directory of bfloat16 safetensors, and print its path."""
 
-    async def work(detail: Detail) -> ModelDirectory:
+    def work(detail: Detail) -> ModelDirectory:
         settings = model_settings(None, engine_python)
         check_interpreter(settings.engine_python)
-        return await convert_gguf(
+        converting = convert_gguf(
             absolute(gguf),
             absolute(directory),
             engine_python=settings.engine_python,
             env=settings.foreign_environment,
             on_progress=detail,
         )
+        return asyncio.run(converting)
 
     _make(work, "converting the model")
 
 
-def _make(work: Callable[[Detail], Coroutine[Any, Any, ModelDirectory]], title: str) -> None:
+def _make(work: Callable[[Detail], ModelDirectory], title: str) -> None:
     """Progress goes to stderr, the directory to stdout, so that scripts can use it."""
     try:
         with Steps(PatientConsole(stderr=True)) as steps, steps.step(title) as detail:
-            model = asyncio.run(work(detail))
+            model = work(detail)
     except _EXPECTED as error:
         fail(error)
     typer.echo(str(model.path))

@@ -87,6 +87,11 @@ async def test_a_program_is_asked(tmp_path: Path) -> None:
     assert [gpu.index for gpu in gpus.visible({"CUDA_VISIBLE_DEVICES": "1, GPU-a62a"})] == [1, 0]
 
 
+async def test_of_which_gpu_a_slice_is_cannot_be_told(tmp_path: Path) -> None:
+    gpus = await read_gpus(program(tmp_path, SMI), sys=tmp_path, dev=tmp_path)
+    assert len(gpus.visible({"CUDA_VISIBLE_DEVICES": "MIG-c6d4f1ef"})) == 2
+
+
 async def test_a_program_that_fails_is_quoted(tmp_path: Path) -> None:
     said = "Failed to initialize NVML: Driver/library version mismatch"
     gpus = await read_gpus(program(tmp_path, f"#!/bin/sh\necho '{said}'\nexit 18\n"), dev=tmp_path)
