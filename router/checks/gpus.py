@@ -12,7 +12,7 @@ from router.facts.gpus import Gpu, Gpus
 
 _OLDEST = (7, 5)
 _BFLOAT16 = (8, 0)
-_BACKENDS = {"fa3": ((8, 0), (9, 9)), "flashinfer": ((7, 5), (99, 0)), "trtllm_mha": ((10, 0), (10, 9))}
+_BACKENDS = {"fa3": ((8, 0), (9, 9)), "flashinfer": ((7, 5), (99, 0))}
 """Compute capabilities that an attention backend is written for: from, to."""
 _FRACTION = 0.85
 """Of a GPU's memory that SGLang takes, about, when a profile does not say."""
@@ -44,7 +44,7 @@ def _unused(gpus: Gpus, profile: EngineProfile) -> Finding:
     return warning(
         "gpus",
         f"{gpus.device_files} here, but {profile.id} runs on the CPU",
-        "on a GPU the engine is a hundred times as fast",
+        "the GPUs stay idle",
         "antiphon doctor --profile gpu-default",
     )
 
@@ -132,7 +132,7 @@ def _linked(gpus: Gpus, used: tuple[Gpu, ...]) -> Iterator[Finding]:
         )
     elif far:
         one, other = far[0]
-        why = "their traffic crosses the link between processors, a fraction of PCIe's speed"
+        why = "their traffic crosses the link between processors, which all else shares"
         fix = "nvidia-smi topo -m  # then CUDA_VISIBLE_DEVICES of one side"
         yield warning("gpu links", f"GPU {one} and GPU {other} are on different NUMA nodes (SYS)", why, fix)
     else:

@@ -43,7 +43,7 @@ def check_weights(model: ModelDirectory) -> list[Finding]:
     size = sum(shard.stat().st_size for shard in model.shards)
     what = f"{len(model.shards)} file(s), {size / 1e9:.2f} GB"
     if model.shards[0].suffix != ".safetensors":
-        why = "they are pickles: loading them can run any code, and takes twice the memory"
+        why = "they are pickles: loading them can run any code"
         return [warning("weights", f"{what}, but not safetensors", why, refetch(model.path))]
     return [ok("weights", what)]
 

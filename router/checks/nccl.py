@@ -49,7 +49,7 @@ def _crippled(settings: Mapping[str, str], gpus: Gpus) -> Iterator[Finding]:
         why = "where GPUs have no peer access, all-reduce goes through the network stack"
         yield warning("nccl", "NCCL_SHM_DISABLE=1", why, "unset NCCL_SHM_DISABLE")
     if _is_on(settings, "CUDA_LAUNCH_BLOCKING"):
-        why = "every kernel is waited for, which is for debugging and costs most of the speed"
+        why = "every kernel is waited for, which is for debugging and slow"
         yield warning("nccl", "CUDA_LAUNCH_BLOCKING=1", why, "unset CUDA_LAUNCH_BLOCKING")
 
 

@@ -64,7 +64,7 @@ def _numa(host: Host, profile: EngineProfile, gpus: tuple[Gpu, ...]) -> Iterator
 def _cpu_engine_across_nodes(host: Host, profile: EngineProfile) -> Iterator[Finding]:
     if profile.device == "cpu" and len(host.our_nodes) > 1:
         node = host.our_nodes[0]
-        why = "half of what the threads read lies on the other node, at half the speed"
+        why = "what a thread reads may lie on another node, which is further away"
         fix = f"numactl --cpunodebind={node} --membind={node} antiphon up"
         yield warning("numa", f"the engine's threads spread over {len(host.our_nodes)} nodes", why, fix)
 
@@ -82,5 +82,5 @@ def _far_gpus(host: Host, gpus: tuple[Gpu, ...]) -> Iterator[Finding]:
 
 def _balancing(host: Host, gpus: tuple[Gpu, ...]) -> Iterator[Finding]:
     if host.numa_balancing and gpus:
-        why = "the kernel moves pages under running kernels, which stall for milliseconds"
+        why = "the kernel moves pages about, and what uses them stalls meanwhile"
         yield warning("numa", "automatic balancing is on", why, "sudo sysctl -w kernel.numa_balancing=0")

@@ -11,6 +11,7 @@ import typer
 from pydantic import ValidationError
 from pydantic_settings import SettingsError
 
+from router.checks.model import check_weights
 from router.engine.preflight import check_interpreter
 from router.errors import ModelError, RouterError
 from router.model.conversion import convert_gguf
@@ -108,6 +109,9 @@ def _make(work: Callable[[Detail], ModelDirectory], title: str) -> None:
             model = work(detail)
     except _EXPECTED as error:
         fail(error)
+    for finding in check_weights(model):
+        if finding.status != "ok":
+            typer.echo(f"antiphon: {finding.what}: {finding.why}", err=True)
     typer.echo(str(model.path))
 
 

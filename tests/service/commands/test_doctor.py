@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import asyncio
 import json
 import socket
@@ -13,6 +14,7 @@ import pytest
 from redis import Redis
 from typer.testing import CliRunner, Result
 
+import service
 from router.model.manifest import write_manifest
 from service.cli import app
 from service.lock import locked
@@ -205,6 +207,25 @@ async def test_engines_elsewhere(engine: FakeEngine, model: Path, data: Path) ->
     assert [status for _, status in troubles(answer)] == ["warning"]  # it calls its model otherwise
     answer = await asyncio.to_thread(told, *where, "--engine", "http://127.0.0.1:1")
     assert troubles(answer) == [("engine", "error"), ("model", "error")]
+
+
+def test_every_check_is_explained_in_the_handbook() -> None:
+    root = Path(service.__file__).parents[1]
+    sources = [*(root / "router/checks").glob("*.py"), *(root / "service").glob("*.py")]
+    names = {name for source in sources for name in checks_of(source.read_text())}
+    assert len(names) > 20
+    table = (root / "docs/operations.md").read_text()
+    explained = {name.strip() for line in table.splitlines() for name in line.strip("| ").split("|")[0].split(",")}
+    assert names - explained == set()
+
+
+def checks_of(source: str) -> set[str]:
+    """The literal names under which findings are made."""
+    calls = (node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Call) and node.args)
+    made = (call for call in calls if isinstance(call.func, ast.Name | ast.IfExp))
+    findings = (one for one in made if getattr(one.func, "id", "error") in ("ok", "warning", "error", "level"))
+    first = (one.args[0] for one in findings)
+    return {one.value for one in first if isinstance(one, ast.Constant) and isinstance(one.value, str)}
 
 
 @pytest.mark.parametrize(

@@ -83,6 +83,13 @@ def test_a_local_model(tiny: Path, data: Path) -> None:
     assert (data / "models/tiny/model.safetensors").samefile(tiny / "model.safetensors")
 
 
+def test_pickles_are_warned_of(tiny: Path, data: Path) -> None:
+    (tiny / "model.safetensors").rename(tiny / "pytorch_model.bin")
+    result = run("fetch", tiny, "--data-dir", data)
+    assert (result.exit_code, result.stdout) == (0, f"{data}/models/tiny\n")
+    assert "not safetensors: they are pickles" in result.stderr.splitlines()[-1]
+
+
 def test_a_gguf_file(engine_python: Path, tmp_path: Path) -> None:
     (tmp_path / "a.gguf").write_bytes(GGUF)
     result = run("convert", tmp_path / "a.gguf", tmp_path / "out", "--engine-python", engine_python)
