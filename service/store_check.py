@@ -139,8 +139,9 @@ def _room(store: StoreFacts) -> Iterator[Finding]:
             "store memory", what, "when it is full every turn is refused", _set(store, "maxmemory", str(limit * 2))
         )
     else:
-        of = f" of {limit / 2**20:.0f}" if limit else ", no limit"
-        yield ok("store memory", f"{used / 2**20:.0f}{of} MiB")
+        yield ok(
+            "store memory", f"{used / 2**20:.0f} MiB used, {f'{limit / 2**20:.0f} allowed' if limit else 'no limit'}"
+        )
 
 
 def _persistence(store: StoreFacts) -> Iterator[Finding]:
