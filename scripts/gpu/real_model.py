@@ -10,7 +10,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-from router.model.fetch import CONVERTER, DEFAULT
+from router.model.conversion import CONVERTER
+from router.model.fetch import DEFAULT
 from scripts.gpu.parts import collect, joined
 
 

@@ -190,9 +190,8 @@ async def test_in_flight_counts_return_to_zero_whatever_clients_do() -> None:
 
     async with routed(2, decode_tokens_per_s=400) as (router, engines):
         await asyncio.gather(*(chance.choice((leave_early, time_out))(router) for _ in range(200)))
-        assert [replica.in_flight for replica in router.replicas.values()] == [0, 0]
-        async with asyncio.timeout(1):
-            while not all(engine.state.idle for engine in engines):
+        async with asyncio.timeout(1):  # the router's own probe may be on its way
+            while router.in_flight() or not all(engine.state.idle for engine in engines):
                 await asyncio.sleep(0.01)
         assert len(ids_of(await deltas_of(router, request()))) == 8
 
