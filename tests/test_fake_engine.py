@@ -490,7 +490,7 @@ async def test_a_waiting_request_is_aborted_at_once(client: Client) -> None:
         assert len(await first) == 10
 
 
-@pytest.mark.parametrize(("stream", "delay_s"), [(True, 0.0), (False, 2.0)])
+@pytest.mark.parametrize(("stream", "delay_s"), [(True, 0.0), pytest.param(False, 2.0, marks=pytest.mark.slow)])
 async def test_a_client_that_goes_away_stops_its_generation(client: Client, stream: bool, delay_s: float) -> None:
     async with running_fake_engine(FakeEngineOptions(decode_tokens_per_s=200)) as engine:
         call = client.stream if stream else client.whole
@@ -503,6 +503,7 @@ async def test_a_client_that_goes_away_stops_its_generation(client: Client, stre
         assert engine.state.disconnected == engine.state.aborted == 1
 
 
+@pytest.mark.slow
 async def test_a_thousand_aborts_leave_nothing_behind(client: Client) -> None:
     options = FakeEngineOptions(decode_tokens_per_s=2_000, max_total_tokens=16_384)
     async with running_fake_engine(options) as engine:

@@ -50,8 +50,8 @@ EXTENDS = {
     "phi3": "               ++++    --     --    --      +++.++.++",
     "cohere2": "            ++++    --     --    --      ++++.+++.",
 }
-QUICK = {"qwen3", "llama3_1"}
-"""Families whose cells belong to the fast tests: one rewrites, one preserves."""
+QUICK = {"qwen3"}
+"""Families whose cells belong to the fast tests."""
 WINDOW = 150
 """Tokens for what follows the first question: some three turns."""
 OSLO, BERGEN = weather("Oslo", "2.0"), weather("Bergen", "1")

@@ -88,6 +88,7 @@ async def test_old_turns_are_dropped_in_blocks_and_between_them_every_prompt_ext
     assert len({answer.antiphon["session_id"] for answer in answers}) == 1
 
 
+@pytest.mark.slow
 async def test_what_a_slide_leaves_keeps_its_spelling(small: Front) -> None:
     answers = await resent(small)
     first = slides(answers)[0]
@@ -99,6 +100,7 @@ def holds(ids: list[int], part: list[int]) -> bool:
     return any(ids[start : start + len(part)] == part for start in range(len(ids)))
 
 
+@pytest.mark.slow
 async def test_a_slide_is_prefilled_before_it_is_needed(small: Front) -> None:
     answers = await resent(small)
     for turn in slides(answers):
@@ -118,6 +120,7 @@ async def test_a_slide_that_nobody_could_foresee_is_named(small: Front) -> None:
     assert answer.antiphon["cached_tokens"] < answer.antiphon["reusable_tokens"]
 
 
+@pytest.mark.slow
 async def test_a_pinned_turn_stays(small: Front) -> None:
     pinned = {**user("remember the word lazy"), "pinned": True}
     messages: list[Any] = [pinned]
@@ -154,6 +157,7 @@ async def test_an_answer_longer_than_the_window_is_refused(small: Front) -> None
     assert (answer.status_code, answer.json()["error"]["code"]) == (400, "context_length_exceeded")
 
 
+@pytest.mark.slow
 async def test_all_that_is_generated_stays_between_slides_in_append_mode(small: Front) -> None:
     last: Any = None
     dropped: list[int] = []

@@ -13,6 +13,8 @@ from router.errors import ModelError
 from router.model.directory import ModelDirectory
 from router.model.fetch import PackagedModel, default_model
 
+pytestmark = pytest.mark.slow
+
 GGUF = b"GGUF and then some"
 
 CONVERTER = f"""#!{sys.executable}
