@@ -72,9 +72,9 @@ class LedgerFinder:
 
     async def _find_resent(self, request: TurnRequest) -> Found:
         messages = request.messages
-        digests = self._digests(request)
+        digests = self._digests(request.tenant, request.head, messages)
         answers = _answers(messages)
-        tag = _root_tag(digests, answers)
+        tag = _tag_at(digests[_root(messages)])
         found = Found(self._new_history(request, tag), messages, request.head)
         match = await self._store.find(tag, [digests[index] for index in answers])
         if match is not None:
@@ -89,7 +89,7 @@ class LedgerFinder:
         """What the client changed, if it sent answers of ours that do not follow the history found."""
         answers = [message for message in found.fresh[:-1] if message.role == "assistant"]
         newest = answers[: -_REMEMBERED_ANSWERS - 1 : -1]
-        digests = [self._answer_digest(request.tenant, answer) for answer in newest]
+        digests = [self.answer_digest(request.tenant, answer) for answer in newest]
         known = await asyncio.gather(*(self._store.answer(digest) for digest in digests))
         for answer in known:
             edited = await self._store.read(answer.tag, Place.parse(answer.place)) if answer else None
@@ -147,7 +147,9 @@ class LedgerFinder:
         """The hash tag of the session that `request` belongs to, or would begin."""
         match request.origin:
             case Resend():
-                return _root_tag(self._digests(request), _answers(request.messages))
+                return _tag_at(
+                    self._digests(request.tenant, request.head, request.messages[: _root(request.messages) + 1])[-1]
+                )
             case AfterResponse(name) | InConversation(name):
                 return tag_of(name)
 
@@ -161,26 +163,23 @@ class LedgerFinder:
             *_, digest = chain(self._seed(request.tenant, whole[:size]), whole[size:])
         return digest
 
-    def answer_digest(self, request: TurnRequest, answer: Message) -> bytes:
-        """What an answer is known by, whatever is said before it."""
-        return self._answer_digest(request.tenant, answer)
+    @staticmethod
+    def answer_digest(tenant: str, answer: Message) -> bytes:
+        """What an answer is known by, whatever is said before it and whichever model said it."""
+        *_, digest = chain(chain_seed(tenant, "answer"), (answer,))
+        return digest
 
     def restarted(self, history: History) -> History:
         """An empty branch of the same session that stands on no other."""
         return History.empty(replace(history.branch, id=new_name(), model=self._model, lineage=()))
 
-    def _digests(self, request: TurnRequest) -> list[bytes]:
-        """The chain over the messages of a request that resends all of them."""
-        size = len(request.head)
-        masked = mask(request.head + request.messages, self._rules)
-        return list(chain(self._seed(request.tenant, masked[:size]), masked[size:]))
+    def _digests(self, tenant: str, head: tuple[Message, ...], messages: tuple[Message, ...]) -> list[bytes]:
+        """The chain over messages that a client resends, after each of them."""
+        masked = mask(head + messages, self._rules)
+        return list(chain(self._seed(tenant, masked[: len(head)]), masked[len(head) :]))
 
     def _seed(self, tenant: str, head: Sequence[Message]) -> bytes:
         return chain_seed(tenant, self._model, *(canonical(message).decode() for message in head))
-
-    def _answer_digest(self, tenant: str, answer: Message) -> bytes:
-        *_, digest = chain(chain_seed(tenant, "answer"), (answer,))
-        return digest
 
     def _cleaned(self, found: Found, conversed: tuple[Message, ...] | None = None) -> Found:
         """Hygiene applied to the head and to what is new, with the session's pins; told of what the client sent."""
@@ -214,10 +213,15 @@ def _answers(messages: Sequence[Message]) -> list[int]:
     return [index for index, message in enumerate(messages[:-1]) if message.role == "assistant"]
 
 
-def _root_tag(digests: Sequence[bytes], answers: Sequence[int]) -> str:
-    """The session's hash tag: the digest of all before the first answer, which every later turn resends too."""
-    root = max(0, answers[0] - 1) if answers else len(digests) - 1
-    return digests[root].hex()[:_TAG_CHARS]
+def _root(messages: Sequence[Message]) -> int:
+    """The last message before the first answer: what stands up to it, every later turn resends too."""
+    answers = _answers(messages)
+    return max(0, answers[0] - 1) if answers else len(messages) - 1
+
+
+def _tag_at(digest: bytes) -> str:
+    """The hash tag of the session whose root has this digest."""
+    return digest.hex()[:_TAG_CHARS]
 
 
 def tag_of(name: str) -> str:

@@ -176,7 +176,7 @@ class Sessions:
         response = None
         if request.response_id is not None and request.record is not None:
             response = (request.response_id, request.record(finished))
-        answer = self.finder.answer_digest(request, turn.messages[-1])
+        answer = self.finder.answer_digest(request.tenant, turn.messages[-1])
         appended = await self._store.append(NewTurn(history, turn, response, plan.found.conversation, answer))
         self._anticipate(request, appended, turn)
         return finished
