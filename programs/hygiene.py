@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Any, Literal
@@ -88,13 +88,10 @@ class _Hit:
     rest: str
     value: tuple[int, int]
 
-    @property
-    def masked(self) -> str:
-        return self.with_value(_MASK)
-
     def with_value(self, value: str) -> str:
+        """The line with another value."""
         start, end = self.value
-        return self.body[:start] + value + self.body[end:]
+        return self.body[:start] + value + self.body[end:] + self.rest
 
 
 def clean(messages: Sequence[Message], pins: Mapping[str, str], rules: Sequence[HygieneRule]) -> Cleaned:
@@ -106,25 +103,21 @@ def clean(messages: Sequence[Message], pins: Mapping[str, str], rules: Sequence[
     kept = dict(pins)
     changes: list[HygieneChange] = []
     seen: dict[str, int] = {}
-    cleaned = list(messages)
-    for index, applied in _in_scope(messages, rules):
-        lines: list[str] = []
-        for line in _lines(messages[index].content, applied):
-            if isinstance(line, str):
-                lines.append(line)
-            elif line.rule.action == "remove":
-                changes.append(HygieneChange(line.rule.name, index, _short(line.body), None))
-            else:
-                key = _pin_key(line, seen)
-                value = line.body[slice(*line.value)]
-                pinned = kept.get(key, value)
-                if len(kept) < MAX_PINS:
-                    kept.setdefault(key, value)
-                if pinned != value:
-                    changes.append(HygieneChange(line.rule.name, index, _short(value), _short(pinned)))
-                lines += (line.with_value(pinned), line.rest)
-        cleaned[index] = _with_content(messages[index], "".join(lines))
-    return Cleaned(tuple(cleaned), kept, tuple(changes))
+
+    def cleaned(index: int, hit: _Hit) -> str:
+        if hit.rule.action == "remove":
+            changes.append(HygieneChange(hit.rule.name, index, _short(hit.body), None))
+            return ""
+        key = _pin_key(hit, seen)
+        value = hit.body[slice(*hit.value)]
+        pinned = kept.get(key, value)
+        if len(kept) < MAX_PINS:
+            kept.setdefault(key, value)
+        if pinned != value:
+            changes.append(HygieneChange(hit.rule.name, index, _short(value), _short(pinned)))
+        return hit.with_value(pinned)
+
+    return Cleaned(_rewritten(messages, rules, cleaned), kept, tuple(changes))
 
 
 def mask(messages: Sequence[Message], rules: Sequence[HygieneRule]) -> tuple[Message, ...]:
@@ -132,16 +125,19 @@ def mask(messages: Sequence[Message], rules: Sequence[HygieneRule]) -> tuple[Mes
 
     For hashing only. Whatever `clean` makes of the messages has the same mask as the messages themselves.
     """
-    masked = list(messages)
+    return _rewritten(messages, rules, lambda _, hit: "" if hit.rule.action == "remove" else hit.with_value(_MASK))
+
+
+def _rewritten(
+    messages: Sequence[Message], rules: Sequence[HygieneRule], rewrite: Callable[[int, _Hit], str]
+) -> tuple[Message, ...]:
+    """The messages with each line that a rule matches as `rewrite` has it, given its message's index."""
+    rewritten = list(messages)
     for index, applied in _in_scope(messages, rules):
-        lines: list[str] = []
-        for line in _lines(messages[index].content, applied):
-            if isinstance(line, str):
-                lines.append(line)
-            elif line.rule.action == "pin":
-                lines += (line.masked, line.rest)
-        masked[index] = _with_content(messages[index], "".join(lines))
-    return tuple(masked)
+        lines = _lines(messages[index].content, applied)
+        content = "".join(line if isinstance(line, str) else rewrite(index, line) for line in lines)
+        rewritten[index] = _with_content(messages[index], content)
+    return tuple(rewritten)
 
 
 def _in_scope(
