@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 from pydantic import ValidationError
@@ -17,6 +17,7 @@ from service.commands import engine as engine_commands
 from service.commands import model as model_commands
 from service.commands.doctor import doctor
 from service.commands.fail import fail
+from service.commands.given import given
 from service.errors import HygieneFileError
 from service.progress import PatientConsole
 from service.serve import serve as run_front
@@ -48,16 +49,15 @@ def up(
     store: Annotated[str | None, typer.Option(help="URL of a running Redis or Valkey, instead of our own.")] = None,
 ) -> None:
     """Serve everything from one command: session store, engine and front. Ctrl-C stops it."""
-    given = {
-        "port": port,
-        "host": host,
-        "model": model,
-        "data_dir": data_dir,
-        "profile": profile,
-        "engines": tuple(engine) if engine else None,
-        "store_url": store,
-    }
-    chosen: dict[str, Any] = {key: value for key, value in given.items() if value is not None}
+    chosen = given(
+        port=port,
+        host=host,
+        model=model,
+        data_dir=data_dir,
+        profile=profile,
+        engines=tuple(engine) if engine else None,
+        store_url=store,
+    )
     try:
         asyncio.run(run_up(UpSettings(**chosen), PatientConsole()))
     except EXPECTED as error:
@@ -76,8 +76,7 @@ def serve(
     hygiene: Annotated[str | None, typer.Option(help="Rules for volatile lines: default, off, or a YAML file.")] = None,
 ) -> None:
     """Serve the front alone, over engines and a session store that run elsewhere."""
-    given: dict[str, Any] = {"host": host, "port": port, "model_name": name, "history": history, "hygiene": hygiene}
-    chosen = {key: value for key, value in given.items() if value is not None}
+    chosen = given(host=host, port=port, model_name=name, history=history, hygiene=hygiene)
     try:
         run_front(Settings(engines=tuple(engine), model_dir=model, store_url=store, **chosen))
     except EXPECTED as error:

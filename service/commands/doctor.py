@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 from pydantic import ValidationError
@@ -13,6 +13,7 @@ from rich.console import Console
 from router.errors import RouterError
 from service.commands.fail import fail
 from service.commands.findings import tell
+from service.commands.given import given
 from service.doctor import diagnose
 from service.settings import UpSettings
 
@@ -32,17 +33,16 @@ def doctor(
 
     Exits with 1 when something is wrong, with 0 when there is nothing worse than a warning.
     """
-    given = {
-        "port": port,
-        "host": host,
-        "model": model,
-        "data_dir": data_dir,
-        "profile": profile,
-        "engines": tuple(engine) if engine else None,
-        "store_url": store,
-        "engine_python": engine_python,
-    }
-    chosen: dict[str, Any] = {key: value for key, value in given.items() if value is not None}
+    chosen = given(
+        port=port,
+        host=host,
+        model=model,
+        data_dir=data_dir,
+        profile=profile,
+        engines=tuple(engine) if engine else None,
+        store_url=store,
+        engine_python=engine_python,
+    )
     console = Console(stderr=True)
     try:
         with console.status("looking at this machine") as status:

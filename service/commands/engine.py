@@ -22,6 +22,7 @@ from router.engine.plan_request import PlanRequest
 from router.engine.profile import EngineProfile, available_profiles, load_profile
 from router.errors import ProfileError, RouterError
 from service.commands.fail import fail
+from service.commands.given import given
 from service.commands.plan_report import as_json, show
 
 app = typer.Typer(no_args_is_help=True, help="Plan and look at engines, without starting one.")
@@ -56,19 +57,18 @@ def plan(
     Needs the model's config.json alone: no weights, no GPU, nothing is loaded. Exits with 1 when it does not fit, and
     says what would.
     """
-    given: dict[str, Any] = {
-        "context": context,
-        "quantization": quantization,
-        "kv_dtype": kv_dtype,
-        "tp": tp,
-        "dp": dp,
-        "dp_attention": dp_attention or None,
-        "ep": ep,
-        "mem_fraction": mem_fraction,
-        "max_total_tokens": max_total_tokens,
-        "page_size": page_size,
-    }
-    chosen = {name: value for name, value in given.items() if value is not None}
+    chosen = given(
+        context=context,
+        quantization=quantization,
+        kv_dtype=kv_dtype,
+        tp=tp,
+        dp=dp,
+        dp_attention=dp_attention or None,
+        ep=ep,
+        mem_fraction=mem_fraction,
+        max_total_tokens=max_total_tokens,
+        page_size=page_size,
+    )
     try:
         _check(chosen)
         answer = Plan(Architecture.read(model), _request(gpus, profile, chosen))

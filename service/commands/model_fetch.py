@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 from pydantic import ValidationError
@@ -22,6 +22,7 @@ from router.model.local_fetch import fetch_local
 from router.model.origin import read_origin
 from router.model.source import HubSource, LocalSource, parse_source
 from service.commands.fail import fail
+from service.commands.given import given
 from service.progress import Detail, PatientConsole, Steps
 from service.settings import HubSettings, UpSettings
 
@@ -117,9 +118,7 @@ def _make(work: Callable[[Detail], ModelDirectory], title: str) -> None:
 
 def model_settings(data_dir: Path | None, engine_python: Path | None = None) -> UpSettings:
     """Those of `antiphon up`, as far as models need them."""
-    given = {"data_dir": data_dir, "engine_python": engine_python}
-    chosen: dict[str, Any] = {key: value for key, value in given.items() if value is not None}
-    return UpSettings(**chosen)
+    return UpSettings(**given(data_dir=data_dir, engine_python=engine_python))
 
 
 def models_dir(settings: UpSettings) -> Path:
