@@ -28,10 +28,11 @@ from service.responses import turn_request as response_turn
 from service.schema.chat import ChatRequest
 from service.schema.responses import ResponsesRequest
 from service.turns import finished_turn
+from tests.client_habits import Json
 from tests.fake_engine import FakeEngine, FakeEngineOptions, running_fake_engine
 from tests.programs.answers import Step
 from tests.programs.families import CONTEXT
-from tests.programs.manglings import Json, Mangle
+from tests.programs.manglings import Mangle
 
 PAGE = 4
 TOOL: Json = {

@@ -11,9 +11,17 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from tests.client_habits import (
+    Json,
+    as_parts,
+    results_reversed,
+    with_arguments,
+    with_other_ids,
+    with_other_reasoning,
+    without_reasoning,
+)
 from tests.programs.families import Case
 
-Json = dict[str, Any]
 Mangle = Callable[[list[Json]], list[Json]]
 
 _LOOPS = frozenset({Case.TOOL_LOOP, Case.POST_LOOP})
@@ -42,11 +50,11 @@ def as_sent(messages: list[Json]) -> list[Json]:
 
 
 def _respaced(messages: list[Json]) -> list[Json]:
-    return _with_arguments(messages, lambda value: json.dumps(value, indent=2))
+    return with_arguments(messages, lambda value: json.dumps(value, indent=2))
 
 
 def _reordered(messages: list[Json]) -> list[Json]:
-    return _with_arguments(messages, lambda value: json.dumps(dict(reversed(value.items())), separators=(",", ":")))
+    return with_arguments(messages, lambda value: json.dumps(dict(reversed(value.items())), separators=(",", ":")))
 
 
 def _as_javascript(messages: list[Json]) -> list[Json]:
@@ -55,7 +63,7 @@ def _as_javascript(messages: list[Json]) -> list[Json]:
     def whole(value: Any) -> Any:
         return int(value) if isinstance(value, float) and value.is_integer() else value
 
-    return _with_arguments(messages, lambda value: json.dumps({key: whole(item) for key, item in value.items()}))
+    return with_arguments(messages, lambda value: json.dumps({key: whole(item) for key, item in value.items()}))
 
 
 def _stripped(messages: list[Json]) -> list[Json]:
@@ -70,25 +78,6 @@ def _with_crlf(messages: list[Json]) -> list[Json]:
     return _with_content(messages, lambda text: text.replace("\n", "\r\n"))
 
 
-def _without_reasoning(messages: list[Json]) -> list[Json]:
-    return [{key: value for key, value in message.items() if key != "reasoning_content"} for message in messages]
-
-
-def _with_other_reasoning(messages: list[Json]) -> list[Json]:
-    """As a client that shows a summary and sends that back."""
-    for message in messages:
-        if "reasoning_content" in message:
-            message["reasoning_content"] = "It thought about this."
-    return messages
-
-
-def _as_parts(messages: list[Json]) -> list[Json]:
-    for message in messages:
-        if message.get("content"):
-            message["content"] = [{"type": "text", "text": message["content"]}]
-    return messages
-
-
 def _empty_for_null(messages: list[Json]) -> list[Json]:
     for message in messages:
         if message.get("content", "") is None:
@@ -100,30 +89,8 @@ def _content_left_out(messages: list[Json]) -> list[Json]:
     return [{key: value for key, value in message.items() if value is not None} for message in messages]
 
 
-def _results_reversed(messages: list[Json]) -> list[Json]:
-    """Each run of tool results the other way round: whichever tool is done first answers first."""
-    turned: list[Json] = []
-    run: list[Json] = []
-    for message in messages:
-        if message["role"] == "tool":
-            run.insert(0, message)
-            continue
-        turned += [*run, message]
-        run = []
-    return turned + run
-
-
-def _with_other_ids(messages: list[Json]) -> list[Json]:
-    for message in messages:
-        for call in message.get("tool_calls") or ():
-            call["id"] = f"toolu_{call['id'][-6:]}"
-        if "tool_call_id" in message:
-            message["tool_call_id"] = f"toolu_{message['tool_call_id'][-6:]}"
-    return messages
-
-
 def _all_at_once(messages: list[Json]) -> list[Json]:
-    for mangle in (_reordered, _without_reasoning, _padded, _with_crlf, _as_parts, _results_reversed):
+    for mangle in (_reordered, without_reasoning, _padded, _with_crlf, as_parts, results_reversed):
         messages = mangle(messages)
     return messages
 
@@ -135,22 +102,15 @@ MANGLINGS = (
     Mangling("whitespace stripped", _stripped, frozenset({Case.PLAIN, Case.THINKING}), in_chat_alone=True),
     Mangling("whitespace added", _padded, in_chat_alone=True),
     Mangling("CRLF", _with_crlf),
-    Mangling("reasoning omitted", _without_reasoning, needs="reasoning"),
-    Mangling("other reasoning", _with_other_reasoning, needs="reasoning", in_chat_alone=True),
-    Mangling("content as parts", _as_parts, seen_when_new=True),
+    Mangling("reasoning omitted", without_reasoning, needs="reasoning"),
+    Mangling("other reasoning", with_other_reasoning, needs="reasoning", in_chat_alone=True),
+    Mangling("content as parts", as_parts, seen_when_new=True),
     Mangling("empty for null", _empty_for_null, _LOOPS, needs="calls alone"),
     Mangling("null left out", _content_left_out, _LOOPS, needs="calls alone", in_chat_alone=True),
-    Mangling("results in another order", _results_reversed, _LOOPS, needs="parallel calls", seen_when_new=True),
-    Mangling("other call ids", _with_other_ids, _LOOPS),
+    Mangling("results in another order", results_reversed, _LOOPS, needs="parallel calls", seen_when_new=True),
+    Mangling("other call ids", with_other_ids, _LOOPS),
     Mangling("all at once", _all_at_once, seen_when_new=True),
 )
-
-
-def _with_arguments(messages: list[Json], spell: Callable[[Any], str]) -> list[Json]:
-    for message in messages:
-        for call in message.get("tool_calls") or ():
-            call["function"]["arguments"] = spell(json.loads(call["function"]["arguments"]))
-    return messages
 
 
 def _with_content(messages: list[Json], change: Callable[[str], str]) -> list[Json]:

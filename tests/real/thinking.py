@@ -13,9 +13,17 @@ from typing import Any
 from openai import AsyncOpenAI
 from tokenizers import Tokenizer
 
+from tests.client_habits import (
+    Json,
+    as_parts,
+    results_reversed,
+    with_arguments,
+    with_other_ids,
+    with_other_reasoning,
+    without_reasoning,
+)
 from tests.real.front import MODEL
 
-Json = dict[str, Any]
 Mangling = Callable[[list[Json]], list[Json]]
 
 IM_END, OPEN_CALL, CLOSE_CALL, OPEN_THINK, CLOSE_THINK = 151645, 151657, 151658, 151667, 151668
@@ -178,12 +186,12 @@ class Parts:
 
 
 def respaced(messages: list[Json]) -> list[Json]:
-    return _with_arguments(messages, lambda value: json.dumps(value, indent=2, ensure_ascii=True))
+    return with_arguments(messages, lambda value: json.dumps(value, indent=2, ensure_ascii=True))
 
 
 def resorted(messages: list[Json]) -> list[Json]:
     """Keys in alphabetical order backwards, no spaces: as no one writes them, and as any client might."""
-    return _with_arguments(
+    return with_arguments(
         messages, lambda value: json.dumps(dict(sorted(value.items(), reverse=True)), separators=(",", ":"))
     )
 
@@ -194,31 +202,10 @@ def as_javascript(messages: list[Json]) -> list[Json]:
     def whole(value: Any) -> Any:
         return int(value) if isinstance(value, float) and value.is_integer() else value
 
-    return _with_arguments(
+    return with_arguments(
         messages,
         lambda value: json.dumps({key: whole(item) for key, item in value.items()}, separators=(",", ":")),
     )
-
-
-def without_reasoning(messages: list[Json]) -> list[Json]:
-    return [{key: value for key, value in message.items() if key != "reasoning_content"} for message in messages]
-
-
-def with_other_reasoning(messages: list[Json]) -> list[Json]:
-    """As a client that shows a summary and sends that back."""
-    for message in messages:
-        if "reasoning_content" in message:
-            message["reasoning_content"] = "It thought about this."
-    return messages
-
-
-def with_other_ids(messages: list[Json]) -> list[Json]:
-    for message in messages:
-        for call in message.get("tool_calls") or ():
-            call["id"] = f"toolu_{call['id'][-6:]}"
-        if "tool_call_id" in message:
-            message["tool_call_id"] = f"toolu_{message['tool_call_id'][-6:]}"
-    return messages
 
 
 def with_whitespace(messages: list[Json]) -> list[Json]:
@@ -230,31 +217,11 @@ def with_whitespace(messages: list[Json]) -> list[Json]:
     return messages
 
 
-def as_parts(messages: list[Json]) -> list[Json]:
-    for message in messages:
-        if message.get("content"):
-            message["content"] = [{"type": "text", "text": message["content"]}]
-    return messages
-
-
 def empty_for_null(messages: list[Json]) -> list[Json]:
     for message in messages:
         if message["role"] == "assistant":
             message["content"] = message.get("content") or ("" if message.get("tool_calls") else None)
     return messages
-
-
-def results_reversed(messages: list[Json]) -> list[Json]:
-    """Each run of tool results the other way round: whichever tool is done first answers first."""
-    turned: list[Json] = []
-    run: list[Json] = []
-    for message in messages:
-        if message["role"] == "tool":
-            run.insert(0, message)
-            continue
-        turned += [*run, message]
-        run = []
-    return turned + run
 
 
 def everything(messages: list[Json]) -> list[Json]:
@@ -277,10 +244,3 @@ MANGLINGS: tuple[Mangling, ...] = (
     results_reversed,
     everything,
 )
-
-
-def _with_arguments(messages: list[Json], spell: Callable[[Any], str]) -> list[Json]:
-    for message in messages:
-        for call in message.get("tool_calls") or ():
-            call["function"]["arguments"] = spell(json.loads(call["function"]["arguments"]))
-    return messages
