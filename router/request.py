@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 FinishType = Literal["stop", "length", "abort"]
+Priority = Literal["interactive", "batch", "anticipation"]
+"""In this order they are served: someone waits for it, no one does, it may never be needed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +40,13 @@ class GenerateRequest:
     home: str | None = None
     """Name of the replica that holds this session's prefix, if any does."""
     cache_salt: str | None = None
+    session: str | None = None
+    tenant: str = "default"
+    priority: Priority = "interactive"
+    deadline_s: float | None = None
+    """Seconds that it may wait for a replica; None: as long as its client does."""
+    version: str | None = None
+    """The pool that its session is pinned to."""
     top_logprobs: int | None = None
     """None: no logprobs. Zero and more: the chosen token's, and that many alternatives."""
 

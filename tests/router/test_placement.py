@@ -6,46 +6,80 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from router.placement import Candidate, choose
+from router.placement import Wanted, choose, cost_s
+from router.standing import Standing
 
-CANDIDATES = st.lists(
-    st.builds(Candidate, st.sampled_from("abcdef"), st.booleans(), st.integers(0, 12)),
+NAMES = st.sampled_from("abcdef")
+STANDINGS = st.lists(
+    st.builds(
+        Standing,
+        NAMES,
+        in_flight=st.integers(0, 40),
+        prefilling_tokens=st.integers(0, 50_000),
+        reported_tokens=st.integers(0, 50_000),
+    ),
     max_size=6,
     unique_by=lambda one: one.name,
 )
+HELD = st.dictionaries(NAMES, st.integers(1, 8000))
+
+
+def standing(name: str, queued: int = 0, decoding: int = 0) -> Standing:
+    return Standing(name, in_flight=decoding, prefilling_tokens=queued, prefill_rate=1000.0, token_s=0.02)
 
 
 @pytest.mark.parametrize(
-    ("loads", "home", "expected"),
+    ("standings", "wanted", "expected"),
     [
-        ({"a": 0, "b": 0}, "b", "b"),
-        ({"a": 0, "b": 4}, "b", "b"),
-        ({"a": 0, "b": 5}, "b", "a"),
-        ({"a": 3, "b": 2, "c": 9}, None, "b"),
-        ({"a": 3, "b": 2}, "gone", "b"),
-        ({"a": 7}, None, "a"),
-        ({}, "a", None),
+        # all alike: the home; nothing known: the idlest
+        ([standing("a"), standing("b")], Wanted(100, home="b"), ("b", "home")),
+        ([standing("a", decoding=3), standing("b", decoding=2)], Wanted(100), ("b", "balance")),
+        # a cached prefix is worth the tokens that need not be computed …
+        ([standing("a"), standing("b")], Wanted(3000, {"b": 2900}), ("b", "prefix")),
+        ([standing("a"), standing("b", queued=2500)], Wanted(3000, {"b": 2900}), ("b", "prefix")),
+        # … and no more: a shared system prompt does not drag all requests to one replica
+        ([standing("a"), standing("b", queued=3000)], Wanted(3000, {"b": 2900}), ("a", "balance")),
+        ([standing("a"), standing("b", decoding=200)], Wanted(3000, {"b": 2900}), ("a", "balance")),
+        # a home keeps its sessions until it is much dearer
+        ([standing("a"), standing("b", queued=4000)], Wanted(3000, {"b": 2900}, home="b"), ("b", "home")),
+        ([standing("a"), standing("b", queued=9000)], Wanted(3000, {"b": 2900}, home="b"), ("a", "moved")),
+        ([standing("a")], Wanted(100, home="gone"), ("a", "homeless")),
+        ([standing("a"), standing("b")], Wanted(100, home="b", tried="b"), ("a", "retry")),
     ],
 )
-def test_a_home_keeps_its_sessions_until_it_is_much_busier(
-    loads: dict[str, int], home: str | None, expected: str | None
+def test_the_cheapest_is_chosen_and_a_home_has_an_advantage(
+    standings: list[Standing], wanted: Wanted, expected: tuple[str, str]
 ) -> None:
-    candidates = [Candidate(name, True, in_flight) for name, in_flight in loads.items()]
-    assert choose(candidates, home, ()) == expected
+    chosen = choose(standings, wanted)
+    assert chosen is not None
+    assert (chosen.name, chosen.reason) == expected
 
 
-@given(candidates=CANDIDATES, home=st.sampled_from("abcdef"), tried=st.sets(st.sampled_from("abcdef")))
-def test_only_available_replicas_are_chosen_and_untried_ones_first(
-    candidates: list[Candidate], home: str, tried: set[str]
+def test_a_placement_says_what_is_cached_and_what_it_would_have_cost_elsewhere() -> None:
+    chosen = choose([standing("a"), standing("b", queued=500)], Wanted(3000, {"b": 2900}, document_tokens=100))
+    assert chosen is not None
+    assert (chosen.cached, chosen.uncached, chosen.document) == (2900, 100, True)
+    assert chosen.costs == (("b", 0.6), ("a", 3.0))
+
+
+def test_all_but_the_last_token_of_a_prompt_can_be_cached() -> None:
+    chosen = choose([standing("a")], Wanted(64, {"a": 64}))
+    assert chosen is not None
+    assert (chosen.cached, chosen.uncached) == (63, 1)
+
+
+@given(standings=STANDINGS, held=HELD, home=NAMES, tried=st.sets(NAMES))
+def test_untried_replicas_are_chosen_first_and_tried_ones_rather_than_none(
+    standings: list[Standing], held: dict[str, int], home: str, tried: set[str]
 ) -> None:
-    available = {one.name for one in candidates if one.available}
-    chosen = choose(candidates, home, tried)
-    assert (chosen is None) == (not available)
-    assert chosen is None or chosen in (available - tried or available)
+    names = {one.name for one in standings}
+    chosen = choose(standings, Wanted(8000, held, home, tried))
+    assert (chosen is None) == (not names)
+    assert chosen is None or chosen.name in (names - tried or names)
 
 
-@given(candidates=CANDIDATES)
-def test_without_a_home_the_idlest_is_chosen(candidates: list[Candidate]) -> None:
-    chosen = choose(candidates, None, ())
-    loads = {one.name: one.in_flight for one in candidates if one.available}
-    assert chosen is None or loads[chosen] == min(loads.values())
+@given(standings=STANDINGS, held=HELD)
+def test_without_a_home_nothing_is_cheaper_than_what_is_chosen(standings: list[Standing], held: dict[str, int]) -> None:
+    chosen = choose(standings, Wanted(8000, held))
+    costs = {one.name: cost_s(one, held.get(one.name, 0), 8000) for one in standings}
+    assert chosen is None or costs[chosen.name] == min(costs.values())

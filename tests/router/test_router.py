@@ -15,8 +15,9 @@ import pytest
 
 from router.engine.client import EngineClient
 from router.errors import EngineBrokeError, EngineRefusedError, NoReplicaError
+from router.fleet import Watch
 from router.request import Delta, GenerateRequest, Sampling
-from router.router import Router, Watch
+from router.router import Router
 from tests.fake_engine import FakeEngine, FakeEngineOptions
 
 pytestmark = pytest.mark.timeout(20)
