@@ -27,7 +27,7 @@ class Generation:
             tried |= {flight.replica.name}
             started = False
             try:
-                async with aclosing(flight.deltas(request)) as deltas:
+                async with aclosing(flight.deltas()) as deltas:
                     async for delta in deltas:
                         started = True
                         yield delta

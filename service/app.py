@@ -17,6 +17,7 @@ from programs.model import ChatModel
 from programs.probe import probe
 from programs.session import Sessions
 from programs.store import SessionStore, connect
+from programs.tokenizer_probe import tokenizer_probe
 from programs.verdict import TemplateProbe
 from router.engine.client import EngineClient
 from router.router import Router
@@ -65,8 +66,10 @@ async def _services(
 ) -> AsyncIterator[Services]:
     connector = aiohttp.TCPConnector(limit=0)
     async with aiohttp.ClientSession(connector=connector) as session:
-        clients = [EngineClient(f"replica-{number}", url, session) for number, url in enumerate(settings.engines)]
-        async with Router(clients) as router:
+        probe = tokenizer_probe(model.tokenizer)
+        async with Router(
+            lambda spec: EngineClient(spec.name, spec.url, session), settings.replicas, probe=probe
+        ) as router:
             store = SessionStore(connect(settings.store_url), settings.session_ttl_s)
             anticipator = Anticipator(router, AnticipationBudget(settings.anticipated_tokens_per_minute))
             sessions = Sessions(model, store, router, anticipator, rules=rules, default_history=settings.history)

@@ -110,10 +110,9 @@ async def running_front(settings: Settings) -> AsyncIterator[Front]:
     await server.startup()
     port = server.servers[0].sockets[0].getsockname()[1]
     services = app.state.services
-    replicas = services.router.replicas.values()
     try:
         for _ in range(200):
-            if all(one.available or "has not answered" not in one.trouble for one in replicas):
+            if all(one.health not in ("starting", "warming") for one in services.router.replicas.values()):
                 break
             await asyncio.sleep(0.005)
         yield Front(f"http://127.0.0.1:{port}", services)
