@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -35,7 +34,3 @@ class PlacementLog:
     def of_session(self, session: str) -> Iterator[PlacementRecord]:
         """Newest first."""
         return (record for record in reversed(self._records) if record.session == session)
-
-
-def now() -> float:
-    return time.time()

@@ -89,19 +89,19 @@ class Placer:
         return flight
 
     async def _in_turn(self, asked: _Asked) -> Flight:
-        request = asked.request
+        request, urgency = asked.request, asked.request.urgency
         best = max(self._held(asked).values(), default=0)
         with suppress(TimeoutError):
-            async with asyncio.timeout(request.deadline_s):
+            async with asyncio.timeout(urgency.deadline_s):
                 best = await self._after_siblings(asked, best)
         asked.lane = self._lane(asked, best)
         return await self.admission.admit(
             asked,
-            tenant=request.tenant,
-            priority=request.priority,
+            tenant=urgency.tenant,
+            priority=urgency.priority,
             lane=asked.lane,
             tokens=max(1, len(request.prompt_ids) - best),
-            deadline=None if request.deadline_s is None else asked.since + request.deadline_s,
+            deadline=None if urgency.deadline_s is None else asked.since + urgency.deadline_s,
         )
 
     async def _after_siblings(self, asked: _Asked, held: int) -> int:

@@ -93,6 +93,11 @@ class Router:
         """What the replicas say of themselves; None until one has."""
         return self.fleet.info
 
+    def version_of(self, name: str) -> str | None:
+        """Of the pool that the replica belongs to; None when it is gone."""
+        replica = self.replicas.get(name)
+        return replica.version if replica else None
+
     def idle(self, name: str) -> bool:
         """Whether the replica could take more, and has nothing to do."""
         replica = self.replicas.get(name)

@@ -21,7 +21,7 @@ from programs.tokenizer_probe import tokenizer_probe
 from programs.verdict import TemplateProbe
 from router.engine.client import EngineClient
 from router.router import Router
-from service import chat, compaction, conversations, health, models, responses
+from service import chat, compaction, conversations, health, models, placements, responses
 from service.auth import require_key
 from service.errors import EXPECTED_ERRORS, ErrorBody, error_body
 from service.hygiene_file import hygiene_rules
@@ -50,7 +50,7 @@ def create_app(settings: Settings) -> FastAPI:
 
     described = "/openapi.json" if settings.api_key is None else None  # FastAPI's own routes ask for no key
     app = FastAPI(title="Antiphon", lifespan=lifespan, dependencies=[Depends(require_key)], openapi_url=described)
-    for module in (chat, responses, compaction, conversations, models, health):
+    for module in (chat, responses, compaction, conversations, models, health, placements):
         app.include_router(module.router)
     for expected in EXPECTED_ERRORS:
         app.add_exception_handler(expected, _expected)
@@ -74,7 +74,7 @@ async def _services(
             anticipator = Anticipator(router, AnticipationBudget(settings.anticipated_tokens_per_minute))
             sessions = Sessions(model, store, router, anticipator, rules=rules, default_history=settings.history)
             try:
-                yield Services(settings, store, router, sessions, Metrics(anticipator.count, router.in_flight), probed)
+                yield Services(settings, store, router, sessions, Metrics(anticipator.count, router), probed)
             finally:
                 await anticipator.aclose()
                 await store.aclose()
