@@ -7,6 +7,7 @@ import time
 from collections.abc import Awaitable, Callable, Iterable, Iterator
 
 from router.engine.client import EngineClient, ServerInfo
+from router.pace import Pace
 from router.registry.agreement import TokenizerProbe, agreed
 from router.registry.inspection import Inspection
 from router.registry.spec import ReplicaSpec
@@ -43,6 +44,7 @@ class Fleet:
         self._watch = watch or Watch()
         self._probe = probe
         self._clock = clock
+        self._pace = Pace()
         self._servers: dict[str, Server] = {}
         self._leaving: dict[asyncio.Task[None], Server] = {}
         self._replicas: dict[str, Replica] = {}
@@ -91,7 +93,7 @@ class Fleet:
 
     def _start(self, spec: ReplicaSpec) -> Server:
         client = self._connect(spec)
-        server = Server(spec, client, self, watch=self._watch, clock=self._clock, probe=self._probe)
+        server = Server(spec, client, self, watch=self._watch, clock=self._clock, pace=self._pace, probe=self._probe)
         server.start()
         return server
 

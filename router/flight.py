@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import secrets
 from array import array
 from collections.abc import AsyncGenerator, Callable
@@ -45,13 +46,16 @@ class Flight:
         request: GenerateRequest,
         clock: Callable[[], float],
         log: FlightLog,
+        after: asyncio.Event | None = None,
     ) -> None:
+        """`after` is when what it shares with another prompt is computed there: not to be computed twice."""
         self.replica = replica
         self.placement = placement
         self.request = request
         self.output_ids = array("I")
         self._clock = clock
         self._log = log
+        self._after = after
         self._berth: Berth | None = Berth(replica.standing, placement.uncached, placement.document)
         self._sliced_cached: int | None = None
         self._last_s: float | None = None
@@ -61,6 +65,8 @@ class Flight:
 
         Raises what `EngineClient.generate` raises.
         """
+        if self._after is not None:
+            await self._after.wait()
         started = self._clock()
         for piece in self._slices():
             await self._prefill(piece)

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
-_PREFILL_RATE = 5_000.0
+_PREFILL_S = 1 / 5_000
 _TOKEN_S = 0.02
 _WEIGHTY_TOKENS = 4096
 """After so many tokens, a measurement weighs as much as all before it."""
@@ -15,28 +13,43 @@ _SLICE_GRAIN = 256
 _WORTH_TOKENS = 16
 
 
-@dataclass(slots=True)
 class Pace:
-    """`prefill_rate` is tokens a second, `token_s` seconds between two tokens of a stream; guesses until measured."""
+    """A replica's pace, or its fleet's: what has not been measured of a replica is taken to be as in its `fleet`."""
 
-    prefill_rate: float = _PREFILL_RATE
-    token_s: float = _TOKEN_S
-    _totals: tuple[int, float] | None = None
-    _measured: bool = False
+    def __init__(self, fleet: Pace | None = None) -> None:
+        self._fleet = fleet
+        self._prefill_s: float | None = None
+        self._token_s: float | None = None
+        self._totals: tuple[int, float] | None = None
+
+    @property
+    def prefill_s(self) -> float:
+        """Seconds to compute one token of a prompt."""
+        if self._prefill_s is not None:
+            return self._prefill_s
+        return self._fleet.prefill_s if self._fleet else _PREFILL_S
+
+    @property
+    def token_s(self) -> float:
+        """Seconds between two tokens of one stream."""
+        if self._token_s is not None:
+            return self._token_s
+        return self._fleet.token_s if self._fleet else _TOKEN_S
 
     @property
     def slice_tokens(self) -> int:
         """How much of a document is computed at a time: what others may have to wait for."""
-        return max(_LEAST_SLICE, int(self.prefill_rate * _SLICE_S) // _SLICE_GRAIN * _SLICE_GRAIN)
+        return max(_LEAST_SLICE, int(_SLICE_S / self.prefill_s) // _SLICE_GRAIN * _SLICE_GRAIN)
 
     def prefilled(self, tokens: int, seconds: float) -> None:
         """The replica computed so many prompt tokens in so many seconds."""
         if tokens < _WORTH_TOKENS or seconds <= 0:
             return
-        weight = tokens / (tokens + _WEIGHTY_TOKENS) if self._measured else 1.0
-        # seconds a token are averaged, not tokens a second: a pause counts as long as it was
-        spent_s = (1 - weight) / self.prefill_rate + weight * seconds / tokens
-        self.prefill_rate, self._measured = 1 / spent_s, True
+        before = self._prefill_s
+        weight = 1.0 if before is None else tokens / (tokens + _WEIGHTY_TOKENS)
+        self._prefill_s = (1 - weight) * (before or 0.0) + weight * seconds / tokens
+        if self._fleet is not None:
+            self._fleet.prefilled(tokens, seconds)
 
     def totals(self, tokens: int, seconds: float) -> None:
         """The same, from a server's own totals since its start."""
@@ -46,5 +59,7 @@ class Pace:
 
     def decoded(self, tokens: int, seconds: float) -> None:
         """One stream had so many tokens in so many seconds."""
-        if tokens:
-            self.token_s += _TOKEN_SHARE * (seconds / tokens - self.token_s)
+        before, now = self._token_s, seconds / tokens
+        self._token_s = now if before is None else before + _TOKEN_SHARE * (now - before)
+        if self._fleet is not None:
+            self._fleet.decoded(tokens, seconds)

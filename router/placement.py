@@ -50,7 +50,7 @@ def is_document(standing: Standing, uncached: int) -> bool:
 def cost_s(standing: Standing, uncached: int) -> float:
     """Seconds until a first token there: what is queued, what is not cached, and the decode steps in between."""
     queued = standing.queued_tokens(document=is_document(standing, uncached))
-    return (queued + uncached) / standing.pace.prefill_rate + standing.decoding * standing.pace.token_s
+    return (queued + uncached) * standing.pace.prefill_s + standing.decoding * standing.pace.token_s
 
 
 def choose(standings: Iterable[Standing], wanted: Wanted) -> Placement | None:

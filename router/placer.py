@@ -20,13 +20,11 @@ from router.placement import PlacementReason, Wanted, choose, is_document
 from router.registry.rollout import Rollout
 from router.replica import Replica
 from router.request import GenerateRequest
-from router.siblings import Prefill, Siblings
+from router.siblings import WORTH_WAITING, Prefill, Siblings
 from router.waiting import AdmissionLimits
 from router.warmth import Warmth
 
 RETRY_AFTER_S = 5.0
-_WORTH_WAITING = 256
-"""Tokens that a sibling's prefill must save."""
 _MOST_WAITS = 4
 
 
@@ -107,10 +105,11 @@ class Placer:
     async def _after_siblings(self, asked: _Asked, held: int) -> int:
         """Once no prefill under way would save much of this one: how many tokens some replica has then."""
         for _ in range(_MOST_WAITS):
-            best = self._siblings.best(asked.prints)
-            if best is None or best[1].done.is_set() or best[0] - held < _WORTH_WAITING:
+            under_way = [one for one in self._siblings.shared(asked.prints).values() if not one.prefill.done.is_set()]
+            best = max(under_way, key=lambda one: one.tokens, default=None)
+            if best is None or best.tokens - held < WORTH_WAITING:
                 break
-            await best[1].done.wait()
+            await best.prefill.done.wait()
             held = max(self._held(asked).values(), default=0)
         return held
 
@@ -127,14 +126,17 @@ class Placer:
 
     def _board(self, asked: _Asked, candidates: list[Replica]) -> Flight:
         request = asked.request
+        shared = self._siblings.shared(asked.prints)
         held = self._held(asked)
+        held |= {name: one.tokens for name, one in shared.items() if one.tokens > held.get(name, 0)}
         wanted = Wanted(len(request.prompt_ids), held, request.home, asked.tried)
         placement = choose([one.standing for one in candidates], wanted)
         if placement is None:
             raise self.none_available()
         replica = self._fleet.replicas[placement.name]
-        flight = Flight(replica, placement, request, self._clock, self)
-        prefill = self._siblings.begin(asked.prints, max(held.values(), default=0), replica.name)
+        after = shared.get(replica.name)
+        flight = Flight(replica, placement, request, self._clock, self, after.prefill.done if after else None)
+        prefill = self._siblings.begin(asked.prints, replica.name) if placement.uncached >= WORTH_WAITING else None
         self._aloft[flight] = _Aloft(asked.prints, prefill)
         return flight
 
@@ -152,11 +154,11 @@ class Placer:
         return available
 
     def _held(self, asked: _Asked) -> dict[str, int]:
+        """How much of its prompt each replica has, or has computed so lately that its events have not told yet."""
         held = self._cache.held(asked.prints)
-        best = self._siblings.best(asked.prints)
-        if best is not None and best[1].done.is_set():
-            name = best[1].replica
-            held[name] = max(held.get(name, 0), min(best[0], asked.prints.length - 1))
+        for name, one in self._siblings.shared(asked.prints).items():
+            if one.prefill.done.is_set():
+                held[name] = max(held.get(name, 0), one.tokens)
         return held
 
     def _record(self, asked: _Asked, flight: Flight) -> None:

@@ -12,6 +12,7 @@ from typing import Protocol
 
 from router.engine.client import EngineClient, ServerInfo
 from router.errors import EngineError, EngineRefusedError
+from router.pace import Pace
 from router.registry.agreement import TokenizerProbe
 from router.registry.inspection import Inspection, inspect
 from router.registry.spec import ReplicaSpec
@@ -56,11 +57,14 @@ class Server:
         *,
         watch: Watch,
         clock: Callable[[], float],
+        pace: Pace,
         probe: TokenizerProbe | None = None,
     ) -> None:
+        """`pace` is the fleet's."""
         self.spec = spec
         self.info: ServerInfo | None = None
-        self.replicas = [self._replica(spec, client)]
+        self._pace = pace
+        self.replicas = [self._replica(client)]
         self._client = client
         self._pool = pool
         self._watch = watch
@@ -130,7 +134,7 @@ class Server:
         self.info = info
         if info.dp_size > 1 and len(self.replicas) != info.dp_size:
             ranks = range(info.dp_size)
-            self.replicas = [self._replica(self.spec, self._client.of_rank(rank)) for rank in ranks]
+            self.replicas = [self._replica(self._client.of_rank(rank)) for rank in ranks]
         for replica in self.replicas:
             replica.learn(info)
 
@@ -185,6 +189,5 @@ class Server:
                             replica.measured_by_us = False
                             replica.standing.pace.totals(load.prefilled_tokens, load.prefill_s)
 
-    @staticmethod
-    def _replica(spec: ReplicaSpec, client: EngineClient) -> Replica:
-        return Replica(client, spec.version, spec.draining)
+    def _replica(self, client: EngineClient) -> Replica:
+        return Replica(client, self.spec.version, self.spec.draining, fleet_pace=self._pace)

@@ -11,7 +11,7 @@ _CHUNK = 8192
 _CHUNKS_AHEAD = 2
 
 
-@dataclass(eq=False, slots=True)
+@dataclass(slots=True)
 class Standing:
     """Counts of what this front has in flight on one replica, and its measured pace.
 

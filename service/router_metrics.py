@@ -63,7 +63,7 @@ def _in_flight(replica: Replica) -> float:
 
 
 def _prefill_rate(replica: Replica) -> float:
-    return replica.standing.pace.prefill_rate
+    return 1 / replica.standing.pace.prefill_s
 
 
 def _token_s(replica: Replica) -> float:
