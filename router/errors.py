@@ -6,6 +6,8 @@ RouterError
 ├── PreflightError          this machine cannot run what was asked for
 ├── EngineStartError        an engine process did not become ready
 ├── NoReplicaError          no replica can take a request now; `retry_after_s` says when to try again
+├── QueueFullError          too much waits already; `retry_after_s` says when to try again
+├── DeadlineError           the request's deadline passed before a replica had room for it
 └── EngineError             a replica answered, but not with tokens
     ├── EngineRefusedError  the request is at fault (the engine's 4xx): never retried
     ├── EngineUnavailableError  could not be reached, is loading, or answered 5xx
@@ -46,6 +48,18 @@ class NoReplicaError(RouterError):
     def __init__(self, message: str, retry_after_s: float) -> None:
         super().__init__(message)
         self.retry_after_s = retry_after_s
+
+
+class QueueFullError(RouterError):
+    """Too much waits already, or what waited had to make way."""
+
+    def __init__(self, message: str, retry_after_s: float) -> None:
+        super().__init__(message)
+        self.retry_after_s = retry_after_s
+
+
+class DeadlineError(RouterError):
+    """The request's deadline passed before a replica had room for it."""
 
 
 class EngineError(RouterError):

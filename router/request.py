@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 FinishType = Literal["stop", "length", "abort"]
+Priority = Literal["interactive", "batch", "anticipation"]
 
 
 @dataclass(frozen=True, slots=True)
