@@ -21,7 +21,7 @@ class Ask(NamedTuple):
 
 @dataclass
 class Room:
-    """`free` tokens of every lane. `given` is what was placed, in order; `refused` is what found no room, the last one last."""
+    """`free` tokens of every lane. `given` is what was placed, `refused` what found no room, in order."""
 
     free: dict[Lane, int]
     given: list[Ask] = field(default_factory=list)

@@ -162,7 +162,7 @@ async def test_a_full_queue_refuses_with_the_time_it_takes_to_drain() -> None:
     with pytest.raises(QueueFullError) as refused:
         await one.ask()
     assert refused.value.retry_after_s == pytest.approx(4, rel=0.05)
-    assert one.admission.shed == {"queue_full": 1, "displaced": 0, "deadline": 0}
+    assert one.admission.shed == {"queue_full": 1, "tenant_full": 0, "displaced": 0, "deadline": 0}
 
 
 async def test_before_anything_was_measured_a_moment_is_named() -> None:
@@ -180,9 +180,22 @@ async def test_one_tenant_cannot_fill_the_queue() -> None:
     modest = one.ask(tenant="modest")
     await settle()
     assert [task.done() for task in greedy] == [False, False, True]
-    assert await outcome(greedy[2]) is QueueFullError
+    with pytest.raises(QueueFullError, match="this tenant's"):
+        await greedy[2]
+    assert one.admission.shed["tenant_full"] == 1
     assert not modest.done()
     for task in (*greedy, modest):
+        task.cancel()
+
+
+async def test_a_tenants_own_batch_makes_way_for_its_interactive_request() -> None:
+    one = desk(free=0, limits=AdmissionLimits(most_waiting=4, tenant_share=0.5))
+    batch = [one.ask(tenant="greedy", priority="batch") for _ in range(2)] + [one.ask(priority="batch")]
+    interactive = one.ask(tenant="greedy")
+    await settle()
+    assert [task.done() for task in (*batch, interactive)] == [False, True, False, False]
+    assert await outcome(batch[1]) is QueueFullError
+    for task in (*batch, interactive):
         task.cancel()
 
 
@@ -199,7 +212,7 @@ async def test_an_interactive_request_displaces_the_newest_of_the_lowest_priorit
     assert await outcome(one.ask()) is QueueFullError
     assert await outcome(one.ask(priority="batch")) is QueueFullError
     assert {await outcome(task) for task in tasks[:3]} == {QueueFullError}
-    assert one.admission.shed == {"queue_full": 2, "displaced": 3, "deadline": 0}
+    assert one.admission.shed == {"queue_full": 2, "tenant_full": 0, "displaced": 3, "deadline": 0}
     for task in tasks:
         task.cancel()
 

@@ -28,8 +28,7 @@ def test_bounds_hold_and_only_lower_priorities_make_way(coming: list[tuple[str, 
         waiter = Waiter(tenant, priority, tokens, number)
         waiting.push(waiter)
         present[number] = waiter
-        going = waiting.making_way_for(waiter)
-        for one in [waiter] if going is None else going:
+        for one in [waiter] if waiting.refusal(waiter) else waiting.making_way_for(waiter):
             assert one is waiter or PRIORITIES.index(one.priority) > PRIORITIES.index(priority)
             waiting.remove(present.pop(one.number))
         if serve and (head := waiting.head()) is not None:
