@@ -16,10 +16,15 @@ from router.request import Priority
 from router.waiting import PRIORITIES, AdmissionLimits, Load, Waiting
 
 Lane = Literal["chat", "document"]
-ShedReason = Literal["queue_full", "displaced", "deadline"]
-"""Nothing below it could make way for it; it made way for something above it; it waited too long."""
+ShedReason = Literal["queue_full", "tenant_full", "displaced", "deadline"]
+"""The lane's bound or its tenant's, and nothing below it could make way; it made way itself; it waited too long."""
 
 LANES: tuple[Lane, ...] = get_args(Lane)
+_WHY: Mapping[ShedReason, str] = {
+    "queue_full": "too much waits already",
+    "tenant_full": "too much of this tenant's waits already",
+    "displaced": "it made way for requests of higher priority",
+}
 _RETRY_AFTER_S = 5.0
 """Before anything was measured."""
 _LEAST_RETRY_AFTER_S = 1.0
@@ -158,24 +163,24 @@ class Admission(Generic[Asked, Place]):
     def _make_way(self, queue: _LaneQueue[Asked, Place], ticket: _Ticket[Asked, Place]) -> None:
         """Let it wait, and end those that this is too much with; or end it."""
         ticket.waits = True
-        going = queue.waiting.making_way_for(ticket)
-        reason: ShedReason = "queue_full" if going is None else "displaced"
-        for one in (ticket,) if going is None else going:
-            queue.waiting.remove(one)
-            if not one.place.done():
-                self._shed[reason] += 1
-                one.place.set_exception(self._full(queue, one))
-        if going:
+        refusal = queue.waiting.refusal(ticket)
+        if refusal is not None:
+            self._shed_one(queue, ticket, refusal)
+        elif going := queue.waiting.making_way_for(ticket):
+            for one in going:
+                self._shed_one(queue, one, "displaced")
             self._start(queue)
 
-    def _full(self, queue: _LaneQueue[Asked, Place], ticket: _Ticket[Asked, Place]) -> QueueFullError:
+    def _shed_one(self, queue: _LaneQueue[Asked, Place], ticket: _Ticket[Asked, Place], reason: ShedReason) -> None:
+        queue.waiting.remove(ticket)
+        if ticket.place.done():
+            return
+        self._shed[reason] += 1
         ahead, rate = queue.waiting.ahead_of(ticket.priority), queue.rate.tokens_per_s
         wait_s = _RETRY_AFTER_S if rate is None else ahead.tokens / rate
         wait_s = min(max(wait_s, _LEAST_RETRY_AFTER_S), _MOST_RETRY_AFTER_S)
-        message = (
-            f"too much waits already ({ahead.requests} requests, {ahead.tokens} tokens); try again in {wait_s:.0f} s"
-        )
-        return QueueFullError(message, wait_s)
+        message = f"this request cannot wait for a replica: {_WHY[reason]}; try again in {wait_s:.0f} s"
+        ticket.place.set_exception(QueueFullError(message, wait_s))
 
     def _expire(self, queue: _LaneQueue[Asked, Place], ticket: _Ticket[Asked, Place]) -> None:
         if not ticket.place.done():

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Generic, get_args
+from typing import Generic, Literal, get_args
 
 from router.fair_queue import FairQueue, W
 from router.request import Priority
 
 PRIORITIES: tuple[Priority, ...] = get_args(Priority)
 """Highest first."""
+Refusal = Literal["queue_full", "tenant_full"]
 _AHEAD_FOR_ONE = 15
 """For so many tokens that went ahead of a lower priority that waits, it is owed one."""
 
@@ -124,17 +125,21 @@ class Waiting(Generic[W]):
         self._queues[waiter.priority].remove(waiter)
         self._strike(waiter)
 
-    def making_way_for(self, waiter: W) -> list[W] | None:
-        """Who must go so that `waiter`, which was pushed, may stay: none when all is within bounds.
+    def refusal(self, waiter: W) -> Refusal | None:
+        """Whose bound `waiter`, which was pushed, is beyond even if everything of lower priority made way for it."""
+        for reason, roll, limits in reversed(self._bounds(waiter)):
+            if not roll.loads(_from(waiter.priority)).within(limits):
+                return reason
+        return None
+
+    def making_way_for(self, waiter: W) -> list[W]:
+        """Who must go so that `waiter`, which was pushed and is not refused, may stay: none when all is within bounds.
 
         Those of the lowest priority go first and of them the newest, and only those below its own. Where its tenant has
-        too much, it is the tenant's own that go. None when that is not enough; then it is `waiter` that must go.
+        too much, it is the tenant's own that go.
         """
         going: dict[int, W] = {}
-        tenants = self._of_tenant[waiter.tenant]
-        for roll, limits in ((tenants, self._tenant_limits), (self._all, self._limits)):
-            if not roll.loads(_from(waiter.priority)).within(limits):
-                return None
+        for _, roll, limits in self._bounds(waiter):
             # who goes for the tenant's own sake is among all, too
             left = roll.loads() - sum((Load(1, one.tokens) for one in going.values()), Load())
             for one in roll.newest_of_lowest(_below(waiter.priority)):
@@ -144,6 +149,11 @@ class Waiting(Generic[W]):
                     going[one.number] = one
                     left -= Load(1, one.tokens)
         return list(going.values())
+
+    def _bounds(self, waiter: W) -> tuple[tuple[Refusal, _Roll[W], AdmissionLimits], ...]:
+        """The narrower first."""
+        tenants = self._of_tenant[waiter.tenant]
+        return ("tenant_full", tenants, self._tenant_limits), ("queue_full", self._all, self._limits)
 
     def load(self, priority: Priority) -> Load:
         return self._all.load(priority)
