@@ -10,6 +10,7 @@ RouterError
 ├── NoReplicaError          no replica can take a request now; `retry_after_s` says when to try again
 ├── QueueFullError          too much waits already; `retry_after_s` says when to try again
 ├── DeadlineError           the request's deadline passed before a replica had room for it
+├── KvEventError            what came where KV events should is none
 └── EngineError             a replica answered, but not with tokens
     ├── EngineRefusedError  the request is at fault (the engine's 4xx): never retried
     ├── EngineUnavailableError  could not be reached, is loading, or answered 5xx
@@ -70,6 +71,10 @@ class QueueFullError(RouterError):
 
 class DeadlineError(RouterError):
     """The request's deadline passed before a replica had room for it."""
+
+
+class KvEventError(RouterError):
+    """What came where an engine's KV events should is none."""
 
 
 class EngineError(RouterError):

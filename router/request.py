@@ -8,6 +8,16 @@ from typing import Literal
 
 FinishType = Literal["stop", "length", "abort"]
 Priority = Literal["interactive", "batch", "anticipation"]
+"""In this order they are served: someone waits for it, no one does, it may never be needed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Urgency:
+    """How a request waits where it has to: tenants have equal shares, and after `deadline_s` seconds it gives up."""
+
+    tenant: str = "default"
+    priority: Priority = "interactive"
+    deadline_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
