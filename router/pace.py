@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 _PREFILL_S = 1 / 5_000
 _TOKEN_S = 0.02
 _WEIGHTY_TOKENS = 4096
@@ -13,53 +15,50 @@ _SLICE_GRAIN = 256
 _WORTH_TOKENS = 16
 
 
+@dataclass(slots=True)
 class Pace:
-    """A replica's pace, or its fleet's: what has not been measured of a replica is taken to be as in its `fleet`."""
+    """Of a replica, or of a whole fleet. Guesses until measured.
 
-    def __init__(self, fleet: Pace | None = None) -> None:
-        self._fleet = fleet
-        self._prefill_s: float | None = None
-        self._token_s: float | None = None
-        self._totals: tuple[int, float] | None = None
+    `prefill_s` are the seconds to compute one token of a prompt, `token_s` those between two tokens of a stream, and
+    `slice_tokens` is how much of a document is computed at a time: what others may have to wait for.
+    """
 
-    @property
-    def prefill_s(self) -> float:
-        """Seconds to compute one token of a prompt."""
-        if self._prefill_s is not None:
-            return self._prefill_s
-        return self._fleet.prefill_s if self._fleet else _PREFILL_S
+    prefill_s: float = _PREFILL_S
+    token_s: float = _TOKEN_S
+    slice_tokens: int = int(_SLICE_S / _PREFILL_S)
+    _prefill_measured: bool = False
+    _token_measured: bool = False
+    _totals: tuple[int, float] | None = None
 
-    @property
-    def token_s(self) -> float:
-        """Seconds between two tokens of one stream."""
-        if self._token_s is not None:
-            return self._token_s
-        return self._fleet.token_s if self._fleet else _TOKEN_S
-
-    @property
-    def slice_tokens(self) -> int:
-        """How much of a document is computed at a time: what others may have to wait for."""
-        return max(_LEAST_SLICE, int(_SLICE_S / self.prefill_s) // _SLICE_GRAIN * _SLICE_GRAIN)
+    def assume(self, other: Pace) -> None:
+        """What has not been measured is as there."""
+        if not self._prefill_measured:
+            self._set_prefill(other.prefill_s)
+        if not self._token_measured:
+            self.token_s = other.token_s
 
     def prefilled(self, tokens: int, seconds: float) -> None:
         """The replica computed so many prompt tokens in so many seconds."""
         if tokens < _WORTH_TOKENS or seconds <= 0:
             return
-        before = self._prefill_s
-        weight = 1.0 if before is None else tokens / (tokens + _WEIGHTY_TOKENS)
-        self._prefill_s = (1 - weight) * (before or 0.0) + weight * seconds / tokens
-        if self._fleet is not None:
-            self._fleet.prefilled(tokens, seconds)
+        weight = tokens / (tokens + _WEIGHTY_TOKENS) if self._prefill_measured else 1.0
+        self._prefill_measured = True
+        self._set_prefill((1 - weight) * self.prefill_s + weight * seconds / tokens)
 
-    def totals(self, tokens: int, seconds: float) -> None:
-        """The same, from a server's own totals since its start."""
+    def totals(self, tokens: int, seconds: float) -> tuple[int, float]:
+        """The same, from a server's own totals since its start. How much that is since they were last told."""
         before, self._totals = self._totals, (tokens, seconds)
-        if before is not None and tokens >= before[0]:
-            self.prefilled(tokens - before[0], seconds - before[1])
+        if before is None or tokens < before[0]:
+            return 0, 0.0
+        self.prefilled(tokens - before[0], seconds - before[1])
+        return tokens - before[0], seconds - before[1]
 
     def decoded(self, tokens: int, seconds: float) -> None:
         """One stream had so many tokens in so many seconds."""
-        before, now = self._token_s, seconds / tokens
-        self._token_s = now if before is None else before + _TOKEN_SHARE * (now - before)
-        if self._fleet is not None:
-            self._fleet.decoded(tokens, seconds)
+        share = _TOKEN_SHARE if self._token_measured else 1.0
+        self._token_measured = True
+        self.token_s += share * (seconds / tokens - self.token_s)
+
+    def _set_prefill(self, seconds: float) -> None:
+        self.prefill_s = seconds
+        self.slice_tokens = max(_LEAST_SLICE, int(_SLICE_S / seconds) // _SLICE_GRAIN * _SLICE_GRAIN)

@@ -15,8 +15,6 @@ dearer; away from a home that takes nothing; after another replica failed."""
 _HOME_FACTOR = 1.5
 _HOME_SLACK_S = 0.05
 """A home keeps its sessions unless it costs so much more than the cheapest."""
-_DOCUMENT_CHUNKS = 2
-_DOCUMENT_SLICES = 4
 _SHOWN = 8
 
 
@@ -42,40 +40,30 @@ class Placement:
     costs: tuple[tuple[str, float], ...] = ()
 
 
-def is_document(standing: Standing, uncached: int) -> bool:
-    """Whether so much is to be computed there that it has a lane of its own, and goes in slices."""
-    return uncached >= max(_DOCUMENT_CHUNKS * standing.chunk, _DOCUMENT_SLICES * standing.pace.slice_tokens)
-
-
-def cost_s(standing: Standing, uncached: int) -> float:
-    """Seconds until a first token there: what is queued, what is not cached, and the decode steps in between."""
-    queued = standing.queued_tokens(document=is_document(standing, uncached))
-    return (queued + uncached) * standing.pace.prefill_s + standing.decoding * standing.pace.token_s
-
-
 def choose(standings: Iterable[Standing], wanted: Wanted) -> Placement | None:
     """The cheapest of `standings`, or the home unless it is much dearer; None when there are none.
 
     Replicas in `tried` come into question again only when nothing else is left: they were full a moment ago.
     """
-    held, prompt = wanted.held, wanted.prompt_tokens
-    costs = [(cost_s(one, max(1, prompt - held.get(one.name, 0))), one.in_flight, one.name, one) for one in standings]
-    fresh = [cost for cost in costs if cost[2] not in wanted.tried] or costs
+    held, prompt = wanted.held.get, wanted.prompt_tokens
+    costs = [(one.cost_s(max(1, prompt - held(one.name, 0))), one.in_flight, one.name, one) for one in standings]
+    fresh = [cost for cost in costs if cost[2] not in wanted.tried] if wanted.tried else costs
+    fresh = sorted(fresh or costs)
     if not fresh:
         return None
-    chosen = min(fresh)
+    chosen = fresh[0]
     home = next((cost for cost in fresh if cost[2] == wanted.home), None)
     if home is not None and home[0] <= chosen[0] * _HOME_FACTOR + _HOME_SLACK_S:
         chosen = home
-    name = chosen[2]
-    uncached = max(1, prompt - held.get(name, 0))
+    _, _, name, standing = chosen
+    uncached = max(1, prompt - held(name, 0))
     return Placement(
         name=name,
         reason=_reason(name, wanted, home is not None),
         cached=prompt - uncached,
         uncached=uncached,
-        document=is_document(chosen[3], uncached),
-        costs=tuple((cost[2], cost[0]) for cost in sorted(fresh)[:_SHOWN]),
+        document=standing.takes_as_document(uncached),
+        costs=tuple((cost[2], cost[0]) for cost in fresh[:_SHOWN]),
     )
 
 

@@ -16,11 +16,11 @@ from router.explain import PlacementLog, PlacementRecord
 from router.fleet import Fleet
 from router.flight import Flight
 from router.index.fingerprints import Fingerprints
-from router.placement import PlacementReason, Wanted, choose, is_document
+from router.placement import PlacementReason, Wanted, choose
 from router.registry.rollout import Rollout
 from router.replica import Replica
 from router.request import GenerateRequest
-from router.siblings import WORTH_WAITING, Prefill, Siblings
+from router.siblings import WORTH_WAITING, Prefill, Shared, Siblings
 from router.waiting import AdmissionLimits
 from router.warmth import Warmth
 
@@ -28,15 +28,34 @@ RETRY_AFTER_S = 5.0
 _MOST_WAITS = 4
 
 
+@dataclass(frozen=True, slots=True)
+class _Sight:
+    """What replicas have of a prompt: cached for certain, and shared with what they compute or have just computed."""
+
+    held: dict[str, int]
+    shared: dict[str, Shared]
+
+    @property
+    def most_held(self) -> int:
+        return max(self.held.values(), default=0)
+
+    @property
+    def expected(self) -> dict[str, int]:
+        """What is cached by the time at which the prompt's turn comes there."""
+        coming = {name: one.tokens for name, one in self.shared.items() if one.tokens > self.held.get(name, 0)}
+        return self.held | coming
+
+
 @dataclass(eq=False, slots=True)
 class _Asked:
-    """A request that is to be placed."""
+    """A request that is to be placed. `sight` is for the first try, which follows at once."""
 
     request: GenerateRequest
     tried: frozenset[str]
     prints: Fingerprints
     since: float
     lane: Lane = "chat"
+    sight: _Sight | None = None
 
 
 @dataclass(eq=False, slots=True)
@@ -87,36 +106,36 @@ class Placer:
         return flight
 
     async def _in_turn(self, asked: _Asked) -> Flight:
-        request, urgency = asked.request, asked.request.urgency
-        best = max(self._held(asked).values(), default=0)
+        urgency = asked.request.urgency
         with suppress(TimeoutError):
             async with asyncio.timeout(urgency.deadline_s):
-                best = await self._after_siblings(asked, best)
-        asked.lane = self._lane(asked, best)
+                await self._after_siblings(asked)
+        sight = asked.sight = asked.sight or self._look(asked)
+        uncached = max(1, len(asked.request.prompt_ids) - sight.most_held)
+        asked.lane = self._lane(asked, uncached)
         return await self.admission.admit(
             asked,
             tenant=urgency.tenant,
             priority=urgency.priority,
             lane=asked.lane,
-            tokens=max(1, len(request.prompt_ids) - best),
+            tokens=uncached,
             deadline=None if urgency.deadline_s is None else asked.since + urgency.deadline_s,
         )
 
-    async def _after_siblings(self, asked: _Asked, held: int) -> int:
-        """Once no prefill under way would save much of this one: how many tokens some replica has then."""
+    async def _after_siblings(self, asked: _Asked) -> None:
+        """Until no prefill that is under way would save much of this one."""
         for _ in range(_MOST_WAITS):
-            under_way = [one for one in self._siblings.shared(asked.prints).values() if not one.prefill.done.is_set()]
+            sight = self._look(asked)
+            under_way = [one for one in sight.shared.values() if not one.prefill.done.is_set()]
             best = max(under_way, key=lambda one: one.tokens, default=None)
-            if best is None or best.tokens - held < WORTH_WAITING:
-                break
+            if best is None or best.tokens - sight.most_held < WORTH_WAITING:
+                asked.sight = sight
+                return
             await best.prefill.done.wait()
-            held = max(self._held(asked).values(), default=0)
-        return held
 
-    def _lane(self, asked: _Asked, held: int) -> Lane:
-        uncached = len(asked.request.prompt_ids) - held
-        standings = (replica.standing for replica in self._candidates(asked))
-        return "document" if all(is_document(one, uncached) for one in standings) else "chat"
+    def _lane(self, asked: _Asked, uncached: int) -> Lane:
+        candidates = self._candidates(asked)
+        return "document" if all(one.standing.takes_as_document(uncached) for one in candidates) else "chat"
 
     def _try(self, asked: _Asked) -> Flight | None:
         """Raises NoReplicaError when there is none at all; None when none has room."""
@@ -126,19 +145,26 @@ class Placer:
 
     def _board(self, asked: _Asked, candidates: list[Replica]) -> Flight:
         request = asked.request
-        shared = self._siblings.shared(asked.prints)
-        held = self._held(asked)
-        held |= {name: one.tokens for name, one in shared.items() if one.tokens > held.get(name, 0)}
-        wanted = Wanted(len(request.prompt_ids), held, request.home, asked.tried)
+        sight, asked.sight = asked.sight or self._look(asked), None
+        wanted = Wanted(len(request.prompt_ids), sight.expected, request.home, asked.tried)
         placement = choose([one.standing for one in candidates], wanted)
         if placement is None:
             raise self.none_available()
         replica = self._fleet.replicas[placement.name]
-        after = shared.get(replica.name)
+        after = sight.shared.get(replica.name)
         flight = Flight(replica, placement, request, self._clock, self, after.prefill.done if after else None)
         prefill = self._siblings.begin(asked.prints, replica.name) if placement.uncached >= WORTH_WAITING else None
         self._aloft[flight] = _Aloft(asked.prints, prefill)
         return flight
+
+    def _look(self, asked: _Asked) -> _Sight:
+        """What is computed there now counts as held: its events may not have told yet."""
+        held = self._cache.held(asked.prints)
+        shared = self._siblings.shared(asked.prints)
+        for name, one in shared.items():
+            if one.prefill.done.is_set() and one.tokens > held.get(name, 0):
+                held[name] = one.tokens
+        return _Sight(held, shared)
 
     def _candidates(self, asked: _Asked) -> list[Replica]:
         """Available replicas of the best version that has any. Raises NoReplicaError."""
@@ -152,14 +178,6 @@ class Placer:
         if not available:
             raise self.none_available()
         return available
-
-    def _held(self, asked: _Asked) -> dict[str, int]:
-        """How much of its prompt each replica has, or has computed so lately that its events have not told yet."""
-        held = self._cache.held(asked.prints)
-        for name, one in self._siblings.shared(asked.prints).items():
-            if one.prefill.done.is_set():
-                held[name] = max(held.get(name, 0), one.tokens)
-        return held
 
     def _record(self, asked: _Asked, flight: Flight) -> None:
         request = asked.request

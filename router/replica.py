@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import InitVar, dataclass, field
+from dataclasses import dataclass, field
 from typing import Literal
 
 from router.engine.client import EngineClient, ServerInfo
-from router.pace import Pace
 from router.standing import Standing
 
 ReplicaState = Literal["starting", "ready", "warming", "draining", "kept_out", "down"]
@@ -28,11 +27,10 @@ class Replica:
     trouble: str = "has not answered yet"
     proven: float | None = None
     measured_by_us: bool = True
-    fleet_pace: InitVar[Pace | None] = None
     standing: Standing = field(init=False)
 
-    def __post_init__(self, fleet_pace: Pace | None) -> None:
-        self.standing = Standing(self.name, pace=Pace(fleet_pace))
+    def __post_init__(self) -> None:
+        self.standing = Standing(self.name)
 
     @property
     def name(self) -> str:

@@ -187,7 +187,9 @@ class Server:
                         replica.standing.reported_tokens = load.waiting_tokens
                         if load.prefilled_tokens is not None and load.prefill_s is not None:
                             replica.measured_by_us = False
-                            replica.standing.pace.totals(load.prefilled_tokens, load.prefill_s)
+                            lately = replica.standing.pace.totals(load.prefilled_tokens, load.prefill_s)
+                            self._pace.prefilled(*lately)
+                        replica.standing.pace.assume(self._pace)
 
     def _replica(self, client: EngineClient) -> Replica:
-        return Replica(client, self.spec.version, self.spec.draining, fleet_pace=self._pace)
+        return Replica(client, self.spec.version, self.spec.draining)

@@ -9,6 +9,8 @@ from router.pace import Pace
 _MOST_RUNNING = 256
 _CHUNK = 8192
 _CHUNKS_AHEAD = 2
+_DOCUMENT_CHUNKS = 2
+_DOCUMENT_SLICES = 4
 
 
 @dataclass(slots=True)
@@ -35,10 +37,23 @@ class Standing:
     def decoding(self) -> int:
         return self.in_flight - self.prefilling
 
-    def queued_tokens(self, *, document: bool) -> int:
-        """Tokens that are computed before those of a prompt that comes now: a chat slips in between two slices."""
-        documents = self.document_tokens if document else min(self.document_tokens, self.pace.slice_tokens)
-        return max(self.chat_tokens + documents, self.reported_tokens)
+    def takes_as_document(self, uncached: int) -> bool:
+        """Whether so much is to be computed there that it has a lane of its own, and goes in slices."""
+        return uncached >= _DOCUMENT_CHUNKS * self.chunk and uncached >= _DOCUMENT_SLICES * self.pace.slice_tokens
+
+    def cost_s(self, uncached: int) -> float:
+        """Seconds until a first token: what is queued, what is not cached, and the decode steps in between.
+
+        A document waits for the documents before it, a chat slips in between two slices.
+        """
+        pace = self.pace
+        documents = self.document_tokens
+        if documents > pace.slice_tokens and not self.takes_as_document(uncached):
+            documents = pace.slice_tokens
+        queued = self.chat_tokens + documents
+        if queued < self.reported_tokens:
+            queued = self.reported_tokens
+        return (queued + uncached) * pace.prefill_s + (self.in_flight - self.prefilling) * pace.token_s
 
     def has_room(self, *, document: bool) -> bool:
         """Whether one more request would be begun soon, and not just queue up there instead of here."""

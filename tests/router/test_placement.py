@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from router.pace import Pace
-from router.placement import Wanted, choose, cost_s
+from router.placement import Wanted, choose
 from router.standing import Standing
 
 NAMES = st.sampled_from("abcdef")
@@ -90,7 +90,7 @@ def test_untried_replicas_are_chosen_first_and_tried_ones_rather_than_none(
 @given(standings=STANDINGS, held=HELD)
 def test_without_a_home_nothing_is_cheaper_than_what_is_chosen(standings: list[Standing], held: dict[str, int]) -> None:
     chosen = choose(standings, Wanted(8000, held))
-    costs = {one.name: cost_s(one, max(1, 8000 - held.get(one.name, 0))) for one in standings}
+    costs = {one.name: one.cost_s(max(1, 8000 - held.get(one.name, 0))) for one in standings}
     assert chosen is None or costs[chosen.name] == min(costs.values())
 
 
@@ -99,9 +99,3 @@ def test_what_is_long_to_compute_is_a_document_and_a_long_prompt_that_is_cached_
         chosen = choose([standing("a")], Wanted(40_000, held))
         assert chosen is not None
         assert chosen.document == document
-
-
-def test_a_document_waits_for_the_documents_before_it_and_a_chat_only_for_a_slice() -> None:
-    busy = Standing("a", document_tokens=50_000, documents=1, pace=paced(10_000))
-    assert cost_s(busy, 20_000) == pytest.approx(7.0)
-    assert cost_s(busy, 1000) == pytest.approx((768 + 1000) / 10_000)

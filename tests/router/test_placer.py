@@ -14,6 +14,7 @@ import aiohttp
 import pytest
 
 from router.engine.client import EngineClient
+from router.pace import Pace
 from router.registry.spec import ReplicaSpec
 from router.request import Delta, GenerateRequest, Sampling, Urgency
 from router.router import Router
@@ -49,6 +50,13 @@ async def ready(router: Router, *names: str) -> None:
     async with asyncio.timeout(5):
         while not all(name in router.replicas and router.replicas[name].available for name in names):
             await asyncio.sleep(0.005)
+
+
+async def measured(router: Router) -> None:
+    """The pace of one replica has become known, and all are taken to be like it."""
+    async with asyncio.timeout(5):
+        while any(one.standing.pace.prefill_s == Pace().prefill_s for one in router.replicas.values()):
+            await asyncio.sleep(0.01)
 
 
 @asynccontextmanager
@@ -96,6 +104,7 @@ async def test_a_shared_prompt_does_not_drag_all_load_to_one_replica() -> None:
     async with routed(3, prefill_tokens_per_s=20_000, decode_tokens_per_s=50) as (router, engines):
         shared = text(1000, seed=1)
         await served(router, request(shared))
+        await measured(router)
         before = {name: engine.state.received for name, engine in engines.items()}
         await asyncio.gather(*(served(router, request(shared + text(100, seed), 30)) for seed in range(2, 92)))
         counts = [engine.state.received - before[name] for name, engine in engines.items()]
