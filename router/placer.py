@@ -26,6 +26,7 @@ from router.warmth import Warmth
 
 RETRY_AFTER_S = 5.0
 _MOST_WAITS = 4
+_FRESH_S = 0.01
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +35,7 @@ class _Sight:
 
     held: dict[str, int]
     shared: dict[str, Shared]
+    at: float
 
     @property
     def most_held(self) -> int:
@@ -48,7 +50,7 @@ class _Sight:
 
 @dataclass(eq=False, slots=True)
 class _Asked:
-    """A request that is to be placed. `sight` is for the first try, which follows at once."""
+    """A request that is to be placed. `sight` is what was seen last."""
 
     request: GenerateRequest
     tried: frozenset[str]
@@ -145,7 +147,9 @@ class Placer:
 
     def _board(self, asked: _Asked, candidates: list[Replica]) -> Flight:
         request = asked.request
-        sight, asked.sight = asked.sight or self._look(asked), None
+        sight = asked.sight
+        if sight is None or self._clock() - sight.at > _FRESH_S:
+            sight = self._look(asked)
         wanted = Wanted(len(request.prompt_ids), sight.expected, request.home, asked.tried)
         placement = choose([one.standing for one in candidates], wanted)
         if placement is None:
@@ -164,7 +168,7 @@ class Placer:
         for name, one in shared.items():
             if one.prefill.done.is_set() and one.tokens > held.get(name, 0):
                 held[name] = one.tokens
-        return _Sight(held, shared)
+        return _Sight(held, shared, self._clock())
 
     def _candidates(self, asked: _Asked) -> list[Replica]:
         """Available replicas of the best version that has any. Raises NoReplicaError."""
