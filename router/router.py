@@ -7,10 +7,12 @@ from collections.abc import AsyncGenerator, Callable, Sequence
 
 from router.engine.client import EngineClient, ServerInfo
 from router.fleet import Fleet, Watch
-from router.generation import Generation
+from router.generation import Generation, GenerationCounts
+from router.hedge import HedgePolicy
 from router.placer import Placer
 from router.replica import Replica
 from router.request import Delta, GenerateRequest, ParsedText
+from router.resume import ResumeLimits
 
 
 class Router:
@@ -21,10 +23,12 @@ class Router:
         clients: Sequence[EngineClient],
         watch: Watch | None = None,
         clock: Callable[[], float] = time.monotonic,
+        limits: ResumeLimits | None = None,
+        hedge: HedgePolicy | None = None,
     ) -> None:
         self._fleet = Fleet(clients, watch, clock)
         self._placer = Placer(self._fleet, clock)
-        self._generation = Generation(self._placer)
+        self._generation = Generation(self._placer, clock, limits, hedge)
 
     async def __aenter__(self) -> Router:
         await self._fleet.__aenter__()
@@ -41,6 +45,11 @@ class Router:
     def generate(self, request: GenerateRequest) -> AsyncGenerator[Delta]:
         """The generation's deltas (`Generation.run`), from the best placed replica."""
         return self._generation.run(request)
+
+    @property
+    def counts(self) -> GenerationCounts:
+        """What became of generations whose replicas failed."""
+        return self._generation.counts
 
     async def parse_calls(self, name: str, text: str, tools: Sequence[str]) -> ParsedText:
         """The tool calls in finished `text`, as the replica called `name` reads them (or another, when it is gone).
