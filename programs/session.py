@@ -20,6 +20,7 @@ from programs.ledger import History, HistoryMode, Turn, new_name
 from programs.message import Message, ToolCall
 from programs.model import ChatModel
 from programs.planner import TurnPlan, TurnPlanner, context_of
+from programs.stops import stopped
 from programs.store import NewTurn, Place, SessionStore
 from programs.turn import FinishedTurn, InConversation, StartedTurn, TurnCalls, TurnEvent, TurnRequest, TurnText
 from programs.window import WindowState, staying
@@ -37,6 +38,8 @@ class _Outcome:
 
     answer: Answer
     calls: tuple[ToolCall, ...]
+    began: str
+    """The replica that had the first token: what it had cached is what the turn reused."""
     last: Delta
     finish: Finish
     anticipated: int
@@ -105,22 +108,25 @@ class Sessions:
             cache_salt=plan.request.cache_salt,
             top_logprobs=plan.request.top_logprobs,
         )
-        last: Delta | None = None
+        began, last = "", None
         async with aclosing(self._router.generate(request)) as deltas:
             async for delta in deltas:
                 if last is None:
-                    yield StartedTurn(plan.history.branch.session_id, delta.replica)
-                last = delta
-                yield TurnText(answer.push(delta.token_ids), delta.logprobs)
-        if last is None or last.finish is None or last.finish.type == "abort":
-            reason = last.finish.message if last and last.finish else None
-            raise EngineBrokeError(f"the engine aborted this generation{f': {reason}' if reason else ''}")
+                    began = delta.replica
+                    yield StartedTurn(plan.history.branch.session_id, began)
+                # until it is resumed, the engine sees all of it
+                last = stopped(self.model.tokenizer, answer.ids, delta, stop) if delta.resumes else delta
+                yield TurnText(answer.push(last.token_ids), last.logprobs)
+                if last.finish is not None and delta.finish is None:
+                    break
+        if last is None or last.finish is None:
+            raise EngineBrokeError("the engine ended its stream before the generation ended")
         yield TurnText(answer.finish(last.finish.matched))
         calls, rest = await self._calls(plan, answer, last, last.finish)
         yield TurnText(rest)
         if calls:
             yield TurnCalls(calls)
-        yield await self._append(plan, _Outcome(answer, calls, last, last.finish, anticipated))
+        yield await self._append(plan, _Outcome(answer, calls, began, last, last.finish, anticipated))
 
     async def _calls(
         self, plan: TurnPlan, answer: Answer, last: Delta, finish: Finish
@@ -247,9 +253,10 @@ def _finished(
         cached_tokens=last.cached_tokens,
         reusable_tokens=reuse.reusable_tokens,
         anticipated_tokens=outcome.anticipated,
-        miss_reason=reuse.miss_reason(last.cached_tokens, last.replica),
+        miss_reason=reuse.miss_reason(last.cached_tokens, outcome.began),
         difference=plan.found.difference,
         changes=plan.changes,
         dropped=plan.dropped,
         messages=messages,
+        resumes=last.resumes,
     )

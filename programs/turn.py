@@ -100,7 +100,8 @@ class FinishedTurn:
 
     `difference` is where the client's messages depart from the ledger, `changes` are what hygiene did to them, and
     `dropped` are the indices, in the whole conversation, of messages that the window left out of the prompt.
-    `messages` are those that the turn adds to its branch.
+    `messages` are those that the turn adds to its branch, `resumes` is how often its answer had to go on from another
+    replica.
     """
 
     session_id: str
@@ -121,6 +122,7 @@ class FinishedTurn:
     changes: tuple[HygieneChange, ...] = ()
     dropped: tuple[int, ...] = ()
     messages: tuple[Message, ...] = ()
+    resumes: int = 0
 
 
 TurnEvent = StartedTurn | TurnText | TurnCalls | FinishedTurn

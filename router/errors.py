@@ -16,6 +16,7 @@ RouterError
     ├── EngineUnavailableError  could not be reached, is loading, or answered 5xx
     │   └── EngineBusyError         is full: another replica, or a moment later, will do
     └── EngineBrokeError    the stream ended before the generation did
+        └── EngineStoppedError  the engine gave the generation up, or went silent; it may well live
 """
 
 from __future__ import annotations
@@ -95,3 +96,7 @@ class EngineBusyError(EngineUnavailableError):
 
 class EngineBrokeError(EngineError):
     """The engine's stream ended before its generation did."""
+
+
+class EngineStoppedError(EngineBrokeError):
+    """The engine gave the generation up, or went silent in the middle of it; its server answers."""

@@ -2,42 +2,178 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator
+import asyncio
+import secrets
+from collections import Counter
+from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
+from dataclasses import dataclass, field, replace
+from itertools import count
+from typing import Literal
 
-from router.errors import EngineBusyError, EngineUnavailableError, NoReplicaError
+from router.attempt import Attempt
+from router.errors import (
+    EngineBrokeError,
+    EngineBusyError,
+    EngineError,
+    EngineRefusedError,
+    EngineStoppedError,
+    EngineUnavailableError,
+    NoReplicaError,
+    RouterError,
+)
+from router.hedge import HedgePolicy, first_to_answer
 from router.placer import RETRY_AFTER_S, Placer
-from router.request import Delta, GenerateRequest
+from router.request import Delta, Finish, GenerateRequest
+from router.resume import Progress, ResumeLimits, completed, obstacle
+
+_RID_BYTES = 16
+_HEDGE_PLACE_S = 1.0
+"""A hedge is for a replica with room: it does not queue."""
+
+ResumeOutcome = Literal["resumed", "complete", "impossible", "failed"]
+"""Went on elsewhere; had all its tokens already; would not have been exact; no replica could go on."""
+HedgeOutcome = Literal["won", "lost", "moved", "no_replica"]
+
+
+@dataclass(slots=True)
+class GenerationCounts:
+    """What became of generations whose replicas failed. `retries` are those before the first delta."""
+
+    retries: int = 0
+    resumes: Counter[ResumeOutcome] = field(default_factory=Counter)
+    hedges: Counter[HedgeOutcome] = field(default_factory=Counter)
 
 
 class Generation:
-    """Runs requests: from another replica while nothing has come and the first cannot."""
+    """Runs requests: from another replica when the first cannot, fails, or goes silent."""
 
-    def __init__(self, placer: Placer) -> None:
+    def __init__(
+        self,
+        placer: Placer,
+        clock: Callable[[], float],
+        limits: ResumeLimits | None = None,
+        hedge: HedgePolicy | None = None,
+    ) -> None:
+        self.counts = GenerationCounts()
         self._placer = placer
+        self._clock = clock
+        self._limits = limits or ResumeLimits()
+        self._hedge = hedge or HedgePolicy()
 
     async def run(self, request: GenerateRequest) -> AsyncGenerator[Delta]:
-        """Raises NoReplicaError when none can, EngineRefusedError when the request is at fault, and EngineBrokeError
-        when a stream ends after its first delta.
+        """The generation's deltas, as if one replica had made them all; the last carries the finish.
+
+        Raises NoReplicaError when none can, EngineRefusedError when the request is at fault, and EngineBrokeError
+        when a stream breaks after its first delta and cannot go on elsewhere.
         """
-        tried: frozenset[str] = frozenset()
-        busy: EngineBusyError | None = None
-        for _ in range(self._placer.most_attempts):
-            flight = await self._placer.place(request, tried)
-            tried |= {flight.replica.name}
-            started = False
+        progress = Progress(request)
+        tried: set[str] = set()
+        while True:
+            attempt = await self._take_off(progress, tried)
             try:
-                async with aclosing(flight.deltas()) as deltas:
+                async with aclosing(attempt.deltas(self._limits.stall_s)) as deltas:
                     async for delta in deltas:
-                        started = True
-                        yield delta
+                        yield progress.add(delta)
                     return
+            except (EngineBrokeError, EngineUnavailableError) as error:
+                self._failed(attempt, error)
+                finish = self._landed(progress, error)
+            finally:
+                await attempt.close()
+            if finish is not None:
+                yield progress.end(finish, attempt.replica)
+                return
+
+    def _landed(self, progress: Progress, error: EngineError) -> Finish | None:
+        """What is left to do after a stream broke: None to go on, or the finish it had reached.
+
+        Raises EngineBrokeError when it must not go on.
+        """
+        finish = completed(progress.request, progress.ids)
+        if finish is not None:
+            self.counts.resumes["complete"] += 1
+            return finish
+        reason = obstacle(progress.request.sampling)
+        if reason is not None:
+            self.counts.resumes["impossible"] += 1
+            raise EngineBrokeError(f"{error}; the answer cannot go on elsewhere: {reason}") from error
+        if progress.resumes >= self._limits.most:
+            self.counts.resumes["failed"] += 1
+            raise EngineBrokeError(f"{error}; the answer was resumed {progress.resumes} times before") from error
+        progress.resumes += 1
+        return None
+
+    async def _take_off(self, progress: Progress, tried: set[str]) -> Attempt:
+        """An attempt that has its first delta. With something shown before, one is waited for, for a while."""
+        if progress.ids:
+            return await self._resume(progress, tried)
+        busy: EngineBusyError | None = None
+        for number in count(1):
+            rid = secrets.token_hex(_RID_BYTES) if tried else progress.request.rid
+            try:
+                return await self._try(progress.asked(rid), tried)
             except EngineBusyError as error:
                 busy = error
-            except EngineUnavailableError as error:
-                if started:
-                    raise
-                self._placer.lost(flight, str(error))
-            finally:
-                flight.close()
+            except (EngineUnavailableError, EngineBrokeError):
+                pass
+            if number >= self._placer.most_attempts:
+                break
+            self.counts.retries += 1
         raise NoReplicaError(str(busy), RETRY_AFTER_S) if busy else self._placer.none_available()
+
+    async def _resume(self, progress: Progress, tried: set[str]) -> Attempt:
+        until = self._clock() + self._limits.wait_s
+        while True:
+            try:
+                attempt = await self._try(progress.asked(secrets.token_hex(_RID_BYTES)), tried)
+            except RouterError as error:
+                if isinstance(error, EngineRefusedError) or self._clock() >= until:
+                    self.counts.resumes["failed"] += 1
+                    raise EngineBrokeError(f"the answer broke off and could not go on: {error}") from error
+                await asyncio.sleep(self._limits.pause_s)
+            else:
+                self.counts.resumes["resumed"] += 1
+                return attempt
+
+    async def _try(self, request: GenerateRequest, tried: set[str]) -> Attempt:
+        """Raises what placing and the last of the attempts raise; `tried` grows by those that were tried."""
+        flight = await self._placer.place(request, frozenset(tried))
+        tried.add(flight.replica.name)
+        first = Attempt(flight)
+        hedged = False
+
+        async def another() -> Attempt | None:
+            nonlocal hedged
+            other = await self._another(request, tried)
+            hedged = other is not None
+            return other
+
+        attempt = await first_to_answer(first, self._hedge, another, self._failed)
+        if hedged and self._hedge.mode == "hedge":
+            self.counts.hedges["lost" if attempt is first else "won"] += 1
+        return attempt
+
+    async def _another(self, request: GenerateRequest, tried: set[str]) -> Attempt | None:
+        """The same on a replica that has not been tried, if one has room now."""
+        again = replace(request, rid=secrets.token_hex(_RID_BYTES))
+        try:
+            async with asyncio.timeout(_HEDGE_PLACE_S):
+                flight = await self._placer.place(again, frozenset(tried))
+        except (RouterError, TimeoutError):
+            flight = None
+        if flight is not None and flight.replica.name in tried:
+            flight.close()
+            flight = None
+        if flight is None:
+            self.counts.hedges["no_replica"] += 1
+            return None
+        tried.add(flight.replica.name)
+        if self._hedge.mode == "move":
+            self.counts.hedges["moved"] += 1
+        return Attempt(flight)
+
+    def _failed(self, attempt: Attempt, error: EngineError) -> None:
+        """An attempt ended too soon: its replica takes nothing more before it has generated, if it may be dead."""
+        if not isinstance(error, EngineBusyError | EngineRefusedError | EngineStoppedError):
+            self._placer.lost(attempt.flight, str(error))

@@ -76,13 +76,17 @@ class Finish:
 
 @dataclass(frozen=True, slots=True)
 class Delta:
-    """The next token ids of a generation. The last delta carries `finish` and the counts."""
+    """The next token ids of a generation. The last delta carries `finish` and the counts.
+
+    `resumes` is how often it had to go on from another replica so far.
+    """
 
     token_ids: tuple[int, ...]
     replica: str
     finish: Finish | None = None
     cached_tokens: int = 0
     logprobs: tuple[TokenLogprob, ...] = field(default=())
+    resumes: int = 0
 
 
 @dataclass(frozen=True, slots=True)

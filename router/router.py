@@ -8,12 +8,14 @@ from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
 from router.cache_view import CacheView
 from router.engine.client import EngineClient, ServerInfo
 from router.fleet import Fleet
-from router.generation import Generation
+from router.generation import Generation, GenerationCounts
+from router.hedge import HedgePolicy
 from router.placer import Placer
 from router.registry.agreement import TokenizerProbe
 from router.registry.spec import ReplicaSpec
 from router.replica import Replica
 from router.request import Delta, GenerateRequest, ParsedText
+from router.resume import ResumeLimits
 from router.server import Watch
 from router.waiting import AdmissionLimits
 from router.warmth import Warmth
@@ -29,7 +31,9 @@ class Router:
         *,
         watch: Watch | None = None,
         probe: TokenizerProbe | None = None,
-        limits: AdmissionLimits | None = None,
+        queue: AdmissionLimits | None = None,
+        resume: ResumeLimits | None = None,
+        hedge: HedgePolicy | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """`connect` makes the client of a server; `probe` tells whether a server's tokenizer is the front's."""
@@ -45,8 +49,8 @@ class Router:
             probe=probe,
             clock=clock,
         )
-        self.placer = Placer(self.fleet, self.cache, self.warmth, clock, limits)
-        self._generation = Generation(self.placer)
+        self.placer = Placer(self.fleet, self.cache, self.warmth, clock, queue)
+        self._generation = Generation(self.placer, clock, resume, hedge)
 
     async def __aenter__(self) -> Router:
         await self.fleet.__aenter__()
@@ -64,6 +68,11 @@ class Router:
     def generate(self, request: GenerateRequest) -> AsyncGenerator[Delta]:
         """The generation's deltas (`Generation.run`), from the best placed replica."""
         return self._generation.run(request)
+
+    @property
+    def counts(self) -> GenerationCounts:
+        """What became of generations whose replicas failed."""
+        return self._generation.counts
 
     async def parse_calls(self, name: str, text: str, tools: Sequence[str]) -> ParsedText:
         """The tool calls in finished `text`, as the replica called `name` reads them (or another, when it is gone).

@@ -69,6 +69,7 @@ def antiphon_fields(turn: FinishedTurn, *, with_ids: bool) -> dict[str, Any]:
         "session_id": turn.session_id,
         "turn_id": turn.turn_id,
         "replica": turn.replica,
+        "resumes": turn.resumes,
         "reusable_tokens": turn.reusable_tokens,
         "cached_tokens": turn.cached_tokens,
         "anticipated_tokens": turn.anticipated_tokens,

@@ -14,7 +14,7 @@ import aiohttp
 import pytest
 
 from router.engine.client import EngineClient
-from router.errors import EngineBrokeError, EngineRefusedError, NoReplicaError
+from router.errors import EngineRefusedError, NoReplicaError
 from router.registry.spec import ReplicaSpec
 from router.request import Delta, GenerateRequest, Sampling
 from router.router import Router
@@ -140,18 +140,6 @@ async def test_a_request_at_fault_is_not_tried_again_and_harms_no_replica() -> N
             await deltas_of(router, request(tokens=100_000))
         assert [engine.state.received for engine in engines] == received
         assert all(replica.available for replica in router.replicas.values())
-
-
-async def test_a_stream_that_breaks_after_its_first_token_is_not_begun_again() -> None:
-    async with routed(2, decode_tokens_per_s=100) as (router, (a, b)):
-        a.fail(cut_next=1, cut_after_tokens=4)
-        finished = len(b.state.finished)
-        async with aclosing(router.generate(request(home="a"))) as deltas:
-            assert len(ids_of([await anext(deltas) for _ in range(3)])) == 3
-            with pytest.raises(EngineBrokeError, match="a broke off"):
-                await anext(deltas)
-        assert len(b.state.finished) == finished
-        assert router.replicas["a"].in_flight == 0
 
 
 async def test_an_engine_that_hangs_is_noticed() -> None:

@@ -93,6 +93,7 @@ async def test_the_antiphon_object_holds_what_it_promises_and_ids_only_on_reques
         "session_id",
         "turn_id",
         "replica",
+        "resumes",
         "reusable_tokens",
         "cached_tokens",
         "anticipated_tokens",

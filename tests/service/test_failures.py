@@ -49,6 +49,12 @@ async def at_rest(front: Front, engine: FakeEngine, within_s: float = 1.0) -> No
             await asyncio.sleep(0.005)
 
 
+async def until_ready(front: Front) -> None:
+    async with asyncio.timeout(5):
+        while (await get(front, "/ready")).status_code != 200:
+            await asyncio.sleep(0.02)
+
+
 async def test_an_engine_that_is_down_means_503_and_when_to_try_again(front: Front, engine: FakeEngine) -> None:
     await engine.die()
     for answer in (
@@ -122,29 +128,43 @@ async def test_an_engine_that_is_full_is_not_taken_for_dead(front: Front, engine
     assert after.status_code == 200
 
 
-async def test_an_engine_that_dies_in_mid_stream_ends_the_stream_in_an_error(
-    front: Front, engine: FakeEngine, store: str
+UNRESUMABLE: tuple[dict[str, Any], ...] = (
+    {"presence_penalty": 0.5},
+    {"repetition_penalty": 1.2},
+    {"response_format": {"type": "json_object"}},
+)
+
+
+@pytest.mark.parametrize("options", UNRESUMABLE, ids=str)
+async def test_a_broken_stream_that_could_not_go_on_as_it_would_have_ends_in_an_error(
+    front: Front, engine: FakeEngine, store: str, options: dict[str, Any]
 ) -> None:
     engine.fail(cut_next=2, cut_after_tokens=3)
-    answer = await chat(front, "hello", stream=True, max_tokens=20)
+    answer = await chat(front, "hello", stream=True, max_tokens=20, **options)
     assert answer.status_code == 200
     events = [line for line in answer.text.split("\n\n") if line]
     assert '"engine_broke_off"' in events[-1]
+    assert "cannot go on elsewhere" in events[-1]
     assert "[DONE]" not in answer.text
     async with client_of(front) as client:
         with pytest.raises(openai.APIError, match="broke off"):
-            async for _ in await ask(client, "hello", stream=True, max_tokens=20):
+            async for _ in await ask(client, "hello", stream=True, max_tokens=20, extra_body=options):
                 pass
     assert await keys_in(store) == []
 
 
-async def test_an_engine_that_dies_in_mid_response_fails_the_response(
+async def test_a_response_that_could_not_go_on_as_it_would_have_has_failed(
     front: Front, engine: FakeEngine, store: str
 ) -> None:
     engine.fail(cut_next=2, cut_after_tokens=3)
+    penalty = {"extra_body": {"presence_penalty": 0.5}}
     async with client_of(front) as client:
-        *_, last = [event async for event in await respond(client, "hello", stream=True, max_output_tokens=20)]
-    whole = await post(front, RESPONSES, {"model": MODEL, "input": "hello"})
+        stream = await respond(client, "hello", stream=True, max_output_tokens=20, **penalty)
+        *_, last = [event async for event in stream]
+    body = {"model": MODEL, "input": "hello", "presence_penalty": 0.5}
+    await until_ready(front)
+    engine.fail(cut_next=1)
+    whole = await post(front, RESPONSES, body)
     assert (last.type, last.response.status, last.response.error.code) == (
         "response.failed",
         "failed",
