@@ -237,16 +237,19 @@ async def test_a_request_beyond_the_bound_on_tokens_waits_where_nothing_else_doe
     large.cancel()
 
 
-async def test_a_displaced_head_lets_the_next_go() -> None:
-    one = desk(free=10, limits=AdmissionLimits(most_waiting=1, tenant_share=1.0))
-    batch = one.ask(20, priority="batch")
+async def test_when_the_head_is_displaced_the_next_goes() -> None:
+    one = desk(free=0, limits=AdmissionLimits(most_waiting=2, tenant_share=1.0))
+    batch = one.ask(10, priority="batch")
     await settle()
-    assert (await one.ask(10)).tokens == 10
-    interactive = one.ask(5)
+    one.room.free["chat"] = 155
+    ahead = one.ask(150)
+    first = one.ask(5)
     await settle()
+    assert (ahead.done(), first.done()) == (True, False), "the batch is owed its turn, and has no room for it"
+    second = one.ask(5)
     assert await outcome(batch) is QueueFullError
-    one.end(one.room.given[0])
-    assert await outcome(interactive) == 2
+    assert await outcome(first) == 2
+    second.cancel()
 
 
 async def test_a_deadline_ends_the_wait() -> None:
@@ -310,6 +313,18 @@ async def test_one_that_is_shed_as_it_is_cancelled_is_just_gone() -> None:
     batch.cancel()
     assert await outcome(batch) is asyncio.CancelledError
     assert one.admission.waiting("chat") == Load(1, 10)
+    interactive.cancel()
+
+
+async def test_one_that_is_cancelled_as_it_would_be_shed_is_not_counted_as_shed() -> None:
+    one = desk(free=0, limits=AdmissionLimits(most_waiting=1, tenant_share=1.0))
+    batch = one.ask(priority="batch")
+    await settle()
+    interactive = one.ask()
+    batch.cancel()
+    assert await outcome(batch) is asyncio.CancelledError
+    assert one.admission.waiting("chat") == Load(1, 10)
+    assert one.admission.shed["displaced"] == 0
     interactive.cancel()
 
 

@@ -55,10 +55,7 @@ def test_whoever_waits_goes_in_the_end_however_much_comes_above_it(others: list[
     for _ in range(10_000):
         priority, tokens = next(endless)
         waiting.push(Waiter(f"tenant {next(numbers)}", priority, tokens, next(numbers)))
-        head = waiting.head()
-        assert head is not None
-        waiting.serve(head)
-        if head is patient:
+        if serve(waiting) is patient:
             return
     raise AssertionError("it waited for ever")
 
@@ -71,23 +68,36 @@ def test_each_lower_priority_gets_a_sixteenth_of_what_is_above_it_and_no_more() 
             waiting.push(Waiter("a", priority, 10, next(numbers)))
     served: Counter[Priority] = Counter()
     for _ in range(1700):
-        head = waiting.head()
-        assert head is not None
-        waiting.serve(head)
-        served[head.priority] += 1
+        served[serve(waiting).priority] += 1
     assert served["interactive"] == pytest.approx(15 * served["batch"], abs=15)
     assert served["interactive"] + served["batch"] == pytest.approx(15 * served["anticipation"], abs=15)
 
 
-def test_a_priority_that_nobody_waited_in_is_owed_nothing() -> None:
+def test_a_priority_in_which_nobody_waits_any_more_is_owed_nothing() -> None:
     waiting: Waiting[Waiter] = Waiting(AdmissionLimits())
-    for number in range(100):
+    for number in range(30):
         waiting.push(Waiter("a", "interactive", 10, number))
-    for _ in range(50):
-        head = waiting.head()
-        assert head is not None
-        waiting.serve(head)
-    waiting.push(Waiter("a", "batch", 10, 100))
+    fickle = Waiter("a", "batch", 10, 30)
+    waiting.push(fickle)
+    priorities = [serve(waiting).priority for _ in range(15)]
+    waiting.remove(fickle)
+    waiting.push(Waiter("a", "batch", 10, 31))
+    priorities += [serve(waiting).priority for _ in range(15)]
+    assert set(priorities) == {"interactive"}
+
+
+def test_what_goes_for_the_tenants_bound_counts_once_for_the_bound_of_all() -> None:
+    waiting: Waiting[Waiter] = Waiting(LIMITS)
+    for number, (tenant, tokens) in enumerate([("b", 30), ("c", 30), ("a", 20), ("a", 20)]):
+        waiting.push(Waiter(tenant, "batch", tokens, number))
+    arriving = Waiter("a", "interactive", 30, 4)
+    waiting.push(arriving)
+    assert waiting.refusal(arriving) is None
+    assert [one.number for one in waiting.making_way_for(arriving)] == [3, 2]
+
+
+def serve(waiting: Waiting[Waiter]) -> Waiter:
     head = waiting.head()
     assert head is not None
-    assert head.priority == "interactive"
+    waiting.serve(head)
+    return head
