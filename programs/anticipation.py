@@ -17,9 +17,10 @@ from contextlib import aclosing
 from dataclasses import dataclass
 from hashlib import blake2b
 
+from programs.ledger import Turn
 from programs.message import DIGEST_BYTES
 from router.errors import RouterError
-from router.request import GenerateRequest, Sampling
+from router.request import GenerateRequest, Sampling, Urgency
 from router.router import Router
 
 _REMEMBERED = 4096
@@ -66,16 +67,16 @@ class Anticipator:
         self._filled = clock()
         self._prefills: OrderedDict[str, _Prefill] = OrderedDict()
 
-    def begin(self, uid: str, prefix: array[int], cost: int, replica: str, cache_salt: str | None = None) -> bool:
-        """Prefill `prefix`, of which about `cost` tokens are not cached, for the turn after `uid`.
+    def begin(self, turn: Turn, prefix: array[int], cost: int) -> bool:
+        """Prefill `prefix`, of which about `cost` tokens are not cached, for the turn after `turn`.
 
         False when it is not worth it or not the time: nothing to compute, over budget, replica busy, or done before.
         """
-        if cost <= 0 or uid in self._prefills or not self._router.idle(replica) or not self._take(cost):
+        if cost <= 0 or turn.uid in self._prefills or not self._router.idle(turn.replica) or not self._take(cost):
             return False
         prefill = _Prefill(len(prefix), _digest(prefix))
-        prefill.task = asyncio.create_task(self._run(prefill, prefix, replica, cache_salt))
-        self._prefills[uid] = prefill
+        prefill.task = asyncio.create_task(self._run(prefill, prefix, turn))
+        self._prefills[turn.uid] = prefill
         while len(self._prefills) > _REMEMBERED:
             self._waste(self._prefills.popitem(last=False)[1])
         return True
@@ -90,13 +91,15 @@ class Anticipator:
         self._allowance -= cost
         return True
 
-    async def _run(self, prefill: _Prefill, prefix: array[int], replica: str, cache_salt: str | None) -> None:
+    async def _run(self, prefill: _Prefill, prefix: array[int], turn: Turn) -> None:
         request = GenerateRequest(
             rid=secrets.token_hex(16),
             prompt_ids=prefix,
             sampling=Sampling(max_new_tokens=0),
-            home=replica,
-            cache_salt=cache_salt,
+            home=turn.replica,
+            cache_salt=turn.cache_salt,
+            version=turn.version,
+            urgency=Urgency("antiphon", "anticipation"),
         )
         try:
             async with aclosing(self._router.generate(request)) as deltas:

@@ -82,6 +82,8 @@ class Turn:
     """Digest of the canonical history up to and with this turn."""
     replica: str
     created: float
+    version: str | None = None
+    """Of the pool that the replica belongs to."""
     pins: dict[str, str] = field(default_factory=dict)
     """Values of volatile lines, as the session saw them first (`programs.hygiene`)."""
     mode: HistoryMode = "template"

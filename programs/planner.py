@@ -62,6 +62,11 @@ class TurnPlan:
         last = self.compared.last
         return last.replica if last else None
 
+    @property
+    def previous_version(self) -> str | None:
+        last = self.compared.last
+        return last.version if last else None
+
 
 @dataclass(frozen=True, slots=True)
 class _View:

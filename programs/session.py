@@ -102,6 +102,9 @@ class Sessions:
             prompt_ids=prompt_ids,
             sampling=plan.sampling,
             home=plan.previous_replica,
+            session=plan.history.branch.session_id,
+            version=plan.previous_version,
+            urgency=plan.request.urgency,
             cache_salt=plan.request.cache_salt,
             top_logprobs=plan.request.top_logprobs,
         )
@@ -206,6 +209,7 @@ class Sessions:
             chain=self.finder.digest(plan.request, found, messages),
             replica=outcome.last.replica,
             created=time.time(),
+            version=self._router.version_of(outcome.last.replica) or plan.previous_version,
             pins=dict(found.pins),
             mode=plan.request.history or "template",
             cache_salt=plan.request.cache_salt,
@@ -221,7 +225,7 @@ class Sessions:
         cost = len(foreseen) - held
         info = self._router.info
         if info is not None and len(foreseen) // info.page_size > held // info.page_size:
-            self._anticipator.begin(turn.uid, foreseen, cost, turn.replica, request.cache_salt)
+            self._anticipator.begin(turn, foreseen, cost)
 
 
 def _common_messages(left: Sequence[Message], right: Sequence[Message]) -> int:

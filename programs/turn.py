@@ -12,7 +12,7 @@ from programs.explain import MissReason
 from programs.hygiene import HygieneChange
 from programs.ledger import HistoryMode
 from programs.message import Message, Tool, ToolCall
-from router.request import FinishType, Sampling, TokenLogprob
+from router.request import FinishType, Sampling, TokenLogprob, Urgency
 
 Truncation = Literal["disabled", "auto"]
 """What happens when a conversation outgrows the context window: an error, or its oldest turns are dropped."""
@@ -65,6 +65,7 @@ class TurnRequest:
     truncation: Truncation = "disabled"
     cache_salt: str | None = None
     compacts: bool = False
+    urgency: Urgency = field(default_factory=Urgency)
     top_logprobs: int | None = None
     response_id: str | None = None
     record: Callable[[FinishedTurn], bytes] | None = None

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from router.errors import EngineBrokeError, EngineStoppedError
 from router.flight import Flight
-from router.request import Delta, GenerateRequest
+from router.request import Delta
 
 
 class Attempt:
@@ -17,9 +17,9 @@ class Attempt:
     `first` is the first delta that says anything; it raises what `EngineClient.generate` raises.
     """
 
-    def __init__(self, flight: Flight, request: GenerateRequest) -> None:
+    def __init__(self, flight: Flight) -> None:
         self.flight = flight
-        self._deltas = flight.deltas(request)
+        self._deltas = flight.deltas()
         self.first = asyncio.create_task(self._begin())
 
     @property

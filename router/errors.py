@@ -5,7 +5,12 @@ RouterError
 ├── ModelError              a model directory is missing, incomplete or cannot be made
 ├── PreflightError          this machine cannot run what was asked for
 ├── EngineStartError        an engine process did not become ready
+├── RegistryError           a replica, a source of replicas or a rollout is not what it has to be
+│   └── RegistryStoreError      the shared registry cannot be read or written now
 ├── NoReplicaError          no replica can take a request now; `retry_after_s` says when to try again
+├── QueueFullError          too much waits already; `retry_after_s` says when to try again
+├── DeadlineError           the request's deadline passed before a replica had room for it
+├── KvEventError            what came where KV events should is none
 └── EngineError             a replica answered, but not with tokens
     ├── EngineRefusedError  the request is at fault (the engine's 4xx): never retried
     ├── EngineUnavailableError  could not be reached, is loading, or answered 5xx
@@ -41,12 +46,36 @@ class EngineStartError(RouterError):
         self.log_lines = log_lines
 
 
+class RegistryError(RouterError):
+    """A replica, a source of replicas or a rollout is not what it has to be."""
+
+
+class RegistryStoreError(RegistryError):
+    """The registry that fronts share cannot be read or written now."""
+
+
 class NoReplicaError(RouterError):
     """No replica can take a request now."""
 
     def __init__(self, message: str, retry_after_s: float) -> None:
         super().__init__(message)
         self.retry_after_s = retry_after_s
+
+
+class QueueFullError(RouterError):
+    """Too much waits already, or what waited had to make way."""
+
+    def __init__(self, message: str, retry_after_s: float) -> None:
+        super().__init__(message)
+        self.retry_after_s = retry_after_s
+
+
+class DeadlineError(RouterError):
+    """The request's deadline passed before a replica had room for it."""
+
+
+class KvEventError(RouterError):
+    """What came where an engine's KV events should is none."""
 
 
 class EngineError(RouterError):

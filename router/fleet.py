@@ -1,121 +1,155 @@
-"""The replicas there are, watched: one is available while a real generation has succeeded since it last failed."""
+"""The servers there are: added, drained and removed while requests are under way."""
 
 from __future__ import annotations
 
 import asyncio
 import time
-from array import array
-from collections.abc import Callable, Sequence
-from contextlib import aclosing, suppress
-from dataclasses import dataclass, field
+from collections.abc import Awaitable, Callable, Iterable, Iterator
 
 from router.engine.client import EngineClient, ServerInfo
-from router.errors import EngineError, EngineRefusedError
+from router.pace import Pace
+from router.registry.agreement import TokenizerProbe, agreed
+from router.registry.inspection import Inspection
+from router.registry.spec import ReplicaSpec
 from router.replica import Replica
-from router.request import GenerateRequest, Sampling
+from router.server import Server, Watch
 
-_PROBE_RID = "antiphon-probe-"
-_RID_LENGTH = 32
+_DRAINED_POLL_S = 0.1
 
-
-@dataclass(frozen=True, slots=True)
-class Watch:
-    """How closely replicas are watched, in seconds."""
-
-    probe_every_s: float = 10.0
-    retry_every_s: float = 1.0
-    probe_timeout_s: float = 30.0
-
-
-@dataclass(eq=False, slots=True)
-class _Watched:
-    replica: Replica
-    wake: asyncio.Event = field(default_factory=asyncio.Event)
-    task: asyncio.Task[None] | None = None
+Arrives = Callable[[Replica], Awaitable[None]]
 
 
 class Fleet:
-    """Use as an async context manager: inside it, replicas are watched."""
+    """Use as an async context manager: inside it, servers are watched.
+
+    `arrives` is awaited for a replica that begins to generate, before it takes load; `gone` is told the name of one
+    that is no more; `changed` that some replica takes requests again, or none any more.
+    """
 
     def __init__(
         self,
-        clients: Sequence[EngineClient],
+        connect: Callable[[ReplicaSpec], EngineClient],
+        *,
+        arrives: Arrives,
+        gone: Callable[[str], None],
+        changed: Callable[[], None],
         watch: Watch | None = None,
+        probe: TokenizerProbe | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._watched = {client.name: _Watched(Replica(client)) for client in clients}
+        self._connect = connect
+        self._arrives = arrives
+        self._gone = gone
+        self._changed = changed
         self._watch = watch or Watch()
+        self._probe = probe
         self._clock = clock
-
-    @property
-    def replicas(self) -> dict[str, Replica]:
-        return {name: one.replica for name, one in self._watched.items()}
+        self._pace = Pace()
+        self._servers: dict[str, Server] = {}
+        self._leaving: dict[asyncio.Task[None], Server] = {}
+        self._replicas: dict[str, Replica] = {}
 
     async def __aenter__(self) -> Fleet:
-        for one in self._watched.values():
-            one.task = asyncio.create_task(self._keep_watch(one))
         return self
 
     async def __aexit__(self, *exc_info: object) -> None:
-        tasks = [one.task for one in self._watched.values() if one.task]
-        for task in tasks:
+        for task in self._leaving:
             task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-        await asyncio.gather(*(one.replica.client.aclose() for one in self._watched.values()))
+        servers = [*self._servers.values(), *self._leaving.values()]
+        await asyncio.gather(*self._leaving, return_exceptions=True)
+        await asyncio.gather(*(server.stop() for server in servers))
+        await asyncio.gather(*(server.aclose() for server in servers))
 
-    def lost(self, name: str, trouble: str) -> None:
+    @property
+    def servers(self) -> dict[str, Server]:
+        """By name."""
+        return self._servers
+
+    @property
+    def replicas(self) -> dict[str, Replica]:
+        """By name; those that are being removed are not among them."""
+        return self._replicas
+
+    @property
+    def everything(self) -> Iterator[Replica]:
+        """All replicas that may have something in flight."""
+        for server in (*self._servers.values(), *self._leaving.values()):
+            yield from server.replicas
+
+    def update(self, specs: Iterable[ReplicaSpec]) -> None:
+        """From now on these are the servers. What is under way on one that is not among them goes on to its end."""
+        wanted = {spec.name: spec for spec in specs}
+        for name, server in list(self._servers.items()):
+            spec = wanted.get(name)
+            if spec is None or (spec.url, spec.version) != (server.spec.url, server.spec.version):
+                self._remove(name)
+            elif spec.draining != server.spec.draining:
+                server.spec = spec
+                server.drain(spec.draining)
+        for name, spec in wanted.items():
+            if name not in self._servers:
+                self._servers[name] = self._start(spec)
+        self.changed()
+
+    def _start(self, spec: ReplicaSpec) -> Server:
+        client = self._connect(spec)
+        server = Server(spec, client, self, watch=self._watch, clock=self._clock, pace=self._pace, probe=self._probe)
+        server.start()
+        return server
+
+    def _remove(self, name: str) -> None:
+        server = self._servers.pop(name)
+        server.drain(True)
+        for replica in server.replicas:
+            self._gone(replica.name)
+        leaving = asyncio.create_task(self._see_off(server))
+        self._leaving[leaving] = server
+        leaving.add_done_callback(self._leaving.pop)
+
+    async def _see_off(self, server: Server) -> None:
+        await server.stop()
+        while server.in_flight:  # noqa: ASYNC110 - counted down by many
+            await asyncio.sleep(_DRAINED_POLL_S)
+        await server.aclose()
+
+    def keeps_out(self, server: Server, inspection: Inspection) -> str | None:
+        """Why the server does not fit those of its version that are in; None when it does."""
+        infos = {
+            one.spec.name: one.info
+            for one in self._servers.values()
+            if one is not server and one.info and one.spec.version == server.spec.version and _is_in(one)
+        }
+        return inspection.trouble(agreed(infos))
+
+    def arrives(self, replica: Replica) -> Awaitable[None]:
+        return self._arrives(replica)
+
+    def changed(self) -> None:
+        self._replicas = {one.name: one for server in self._servers.values() for one in server.replicas}
+        self._changed()
+
+    def lost(self, replica: Replica, trouble: str) -> None:
         """Ask whether it still lives, at once: until then it takes nothing more."""
-        watched = self._watched[name]
-        self._down(watched.replica, trouble)
-        watched.wake.set()
+        replica.down(trouble)
+        for server in self._servers.values():
+            if replica in server.replicas:
+                server.look()
 
     @property
     def info(self) -> ServerInfo | None:
-        """What the replicas say of themselves; None until one has."""
-        return next((one.replica.info for one in self._watched.values() if one.replica.info), None)
+        """What the servers say of themselves; None until one has."""
+        return next((one.info for one in self._servers.values() if one.info), None)
 
     def troubles(self) -> str:
         """What is wrong with each, in one line."""
-        return "; ".join(f"{name} {one.replica.trouble}" for name, one in self._watched.items())
+        return "; ".join(f"{one.name} {_trouble(one)}" for one in self._replicas.values()) or "there is no replica"
 
-    async def _keep_watch(self, one: _Watched) -> None:
-        while True:
-            one.wake.clear()
-            if not self._lately_proven(one.replica):
-                await self._probe(one.replica)
-            pause = self._watch.probe_every_s if one.replica.available else self._watch.retry_every_s
-            # not wait_for: before Python 3.12 it may swallow the cancellation that ends us
-            with suppress(TimeoutError):
-                async with asyncio.timeout(pause):
-                    await one.wake.wait()
 
-    def _lately_proven(self, replica: Replica) -> bool:
-        if not replica.available or replica.proven is None:
-            return False
-        return self._clock() - replica.proven < self._watch.probe_every_s
+def _is_in(server: Server) -> bool:
+    return any(replica.health in ("ready", "warming") for replica in server.replicas)
 
-    async def _probe(self, replica: Replica) -> None:
-        try:
-            async with asyncio.timeout(self._watch.probe_timeout_s):
-                info = await replica.client.server_info()
-                await self._generate_one_token(replica)
-        except EngineRefusedError as error:
-            self._down(replica, f"refuses a one-token generation: {error}")
-        except EngineError as error:
-            self._down(replica, str(error))
-        except TimeoutError:
-            self._down(replica, f"has generated nothing in {self._watch.probe_timeout_s:g} s")
-        else:
-            replica.info, replica.state, replica.trouble = info, "ready", ""
 
-    async def _generate_one_token(self, replica: Replica) -> None:
-        rid = f"{_PROBE_RID}{time.time_ns():0{_RID_LENGTH - len(_PROBE_RID)}d}"[:_RID_LENGTH]
-        request = GenerateRequest(rid, array("I", (0,)), Sampling(max_new_tokens=1, temperature=0.0))
-        async with aclosing(replica.client.generate(request)) as deltas:
-            async for delta in deltas:
-                if delta.token_ids:
-                    replica.proven = self._clock()
-
-    def _down(self, replica: Replica, trouble: str) -> None:
-        replica.state = "down"
-        replica.trouble = trouble
+def _trouble(replica: Replica) -> str:
+    if replica.trouble:
+        return replica.trouble
+    return "is being drained" if replica.draining else f"is {replica.state}"

@@ -140,7 +140,7 @@ class Generation:
         """Raises what placing and the last of the attempts raise; `tried` grows by those that were tried."""
         flight = await self._placer.place(request, frozenset(tried))
         tried.add(flight.replica.name)
-        first = Attempt(flight, request)
+        first = Attempt(flight)
         hedged = False
 
         async def another() -> Attempt | None:
@@ -171,7 +171,7 @@ class Generation:
         tried.add(flight.replica.name)
         if self._hedge.mode == "move":
             self.counts.hedges["moved"] += 1
-        return Attempt(flight, again)
+        return Attempt(flight)
 
     def _failed(self, attempt: Attempt, error: EngineError) -> None:
         """An attempt ended too soon: its replica takes nothing more before it has generated, if it may be dead."""

@@ -15,6 +15,7 @@ dearer; away from a home that takes nothing; after another replica failed."""
 _HOME_FACTOR = 1.5
 _HOME_SLACK_S = 0.05
 """A home keeps its sessions unless it costs so much more than the cheapest."""
+_SHOWN = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,13 +26,11 @@ class Wanted:
     held: Mapping[str, int] = field(default_factory=dict)
     home: str | None = None
     tried: Collection[str] = ()
-    document_tokens: int = 1 << 62
-    """From so many uncached tokens on, a prompt has the long-prefill lane."""
 
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """Where a request goes. `costs` are estimated seconds to its first token, cheapest first."""
+    """Where a request goes. `costs` are the estimated seconds to its first token at the cheapest, in order."""
 
     name: str
     reason: PlacementReason
@@ -41,36 +40,30 @@ class Placement:
     costs: tuple[tuple[str, float], ...] = ()
 
 
-def cost_s(standing: Standing, cached: int, prompt_tokens: int) -> float:
-    """Seconds until a first token there: what is queued and what is not cached, and the decode steps between."""
-    uncached = max(1, prompt_tokens - cached)
-    return (standing.queued_tokens + uncached) / standing.prefill_rate + standing.decoding * standing.token_s
-
-
 def choose(standings: Iterable[Standing], wanted: Wanted) -> Placement | None:
     """The cheapest of `standings`, or the home unless it is much dearer; None when there are none.
 
     Replicas in `tried` come into question again only when nothing else is left: they were full a moment ago.
     """
-    held, prompt = wanted.held, wanted.prompt_tokens
-    costs = [(cost_s(one, held.get(one.name, 0), prompt), one.in_flight, one.name) for one in standings]
-    fresh = [cost for cost in costs if cost[2] not in wanted.tried] or costs
+    held, prompt = wanted.held.get, wanted.prompt_tokens
+    costs = [(one.cost_s(max(1, prompt - held(one.name, 0))), one.in_flight, one.name, one) for one in standings]
+    fresh = [cost for cost in costs if cost[2] not in wanted.tried] if wanted.tried else costs
+    fresh = sorted(fresh or costs)
     if not fresh:
         return None
-    fresh.sort()
-    cheapest, name = fresh[0][0], fresh[0][2]
+    chosen = fresh[0]
     home = next((cost for cost in fresh if cost[2] == wanted.home), None)
-    if home is not None and home[0] <= cheapest * _HOME_FACTOR + _HOME_SLACK_S:
-        name = home[2]
-    cached = min(held.get(name, 0), prompt - 1)
-    uncached = prompt - cached
+    if home is not None and home[0] <= chosen[0] * _HOME_FACTOR + _HOME_SLACK_S:
+        chosen = home
+    _, _, name, standing = chosen
+    uncached = max(1, prompt - held(name, 0))
     return Placement(
         name=name,
         reason=_reason(name, wanted, home is not None),
-        cached=cached,
+        cached=prompt - uncached,
         uncached=uncached,
-        document=uncached >= wanted.document_tokens,
-        costs=tuple((one, cost) for cost, _, one in fresh[:8]),
+        document=standing.takes_as_document(uncached),
+        costs=tuple((cost[2], cost[0]) for cost in fresh[:_SHOWN]),
     )
 
 

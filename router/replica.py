@@ -9,18 +9,24 @@ from router.engine.client import EngineClient, ServerInfo
 from router.standing import Standing
 
 ReplicaState = Literal["starting", "ready", "warming", "draining", "kept_out", "down"]
+"""Not heard of yet; takes requests; is given the hottest prefixes first; gets nothing new; does not fit in; failed."""
 
 
 @dataclass(eq=False, slots=True)
 class Replica:
-    """`standing` is what placement looks at. `proven` is when it last produced a token (monotonic seconds)."""
+    """`standing` is what placement looks at. `proven` is when it last produced a token (monotonic seconds).
+
+    `measured_by_us`: its server reports no totals to measure its pace from.
+    """
 
     client: EngineClient
     version: str = "stable"
+    draining: bool = False
     info: ServerInfo | None = None
-    state: ReplicaState = "starting"
+    health: Literal["starting", "ready", "warming", "kept_out", "down"] = "starting"
     trouble: str = "has not answered yet"
     proven: float | None = None
+    measured_by_us: bool = True
     standing: Standing = field(init=False)
 
     def __post_init__(self) -> None:
@@ -31,10 +37,24 @@ class Replica:
         return self.client.name
 
     @property
+    def state(self) -> ReplicaState:
+        return "draining" if self.draining and self.health in ("ready", "warming") else self.health
+
+    @property
     def available(self) -> bool:
         """Whether it takes new requests."""
-        return self.state == "ready"
+        return self.health == "ready" and not self.draining
 
     @property
     def in_flight(self) -> int:
         return self.standing.in_flight
+
+    def down(self, trouble: str) -> None:
+        """It cannot generate."""
+        self.health, self.trouble = "down", trouble
+
+    def learn(self, info: ServerInfo) -> None:
+        """What its server says of itself."""
+        self.info = info
+        self.standing.most_running = info.max_running_requests or self.standing.most_running
+        self.standing.chunk = info.chunked_prefill_size or info.max_prompt_tokens

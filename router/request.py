@@ -12,6 +12,15 @@ Priority = Literal["interactive", "batch", "anticipation"]
 
 
 @dataclass(frozen=True, slots=True)
+class Urgency:
+    """How a request waits where it has to: tenants have equal shares, and after `deadline_s` seconds it gives up."""
+
+    tenant: str = "default"
+    priority: Priority = "interactive"
+    deadline_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Sampling:
     """How to choose tokens. A field left at None is left to the model's own default."""
 
@@ -41,12 +50,9 @@ class GenerateRequest:
     """Name of the replica that holds this session's prefix, if any does."""
     cache_salt: str | None = None
     session: str | None = None
-    tenant: str = "default"
-    priority: Priority = "interactive"
-    deadline_s: float | None = None
-    """Seconds that it may wait for a replica; None: as long as its client does."""
     version: str | None = None
     """The pool that its session is pinned to."""
+    urgency: Urgency = Urgency()
     top_logprobs: int | None = None
     """None: no logprobs. Zero and more: the chosen token's, and that many alternatives."""
 

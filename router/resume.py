@@ -91,7 +91,8 @@ def continued(request: GenerateRequest, emitted: Sequence[int], rid: str) -> Gen
         logit_bias=_biased(request.sampling, emitted),
     )
     prompt_ids = request.prompt_ids + array("I", emitted)
-    return replace(request, rid=rid, prompt_ids=prompt_ids, sampling=sampling, home=None, deadline_s=None)
+    urgency = replace(request.urgency, deadline_s=None)
+    return replace(request, rid=rid, prompt_ids=prompt_ids, sampling=sampling, home=None, urgency=urgency)
 
 
 def _biased(sampling: Sampling, emitted: Sequence[int]) -> tuple[tuple[int, float], ...]:

@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
 
+from router.cache_view import CacheView
 from router.engine.client import EngineClient, ServerInfo
-from router.fleet import Fleet, Watch
+from router.fleet import Fleet
 from router.generation import Generation, GenerationCounts
 from router.hedge import HedgePolicy
 from router.placer import Placer
+from router.registry.agreement import TokenizerProbe
+from router.registry.spec import ReplicaSpec
 from router.replica import Replica
 from router.request import Delta, GenerateRequest, ParsedText
 from router.resume import ResumeLimits
+from router.server import Watch
+from router.waiting import AdmissionLimits
+from router.warmth import Warmth
 
 
 class Router:
@@ -20,27 +26,44 @@ class Router:
 
     def __init__(
         self,
-        clients: Sequence[EngineClient],
+        connect: Callable[[ReplicaSpec], EngineClient],
+        specs: Iterable[ReplicaSpec] = (),
+        *,
         watch: Watch | None = None,
-        clock: Callable[[], float] = time.monotonic,
-        limits: ResumeLimits | None = None,
+        probe: TokenizerProbe | None = None,
+        queue: AdmissionLimits | None = None,
+        resume: ResumeLimits | None = None,
         hedge: HedgePolicy | None = None,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._fleet = Fleet(clients, watch, clock)
-        self._placer = Placer(self._fleet, clock)
-        self._generation = Generation(self._placer, clock, limits, hedge)
+        """`connect` makes the client of a server; `probe` tells whether a server's tokenizer is the front's."""
+        self._specs = tuple(specs)
+        self.cache = CacheView()
+        self.warmth = Warmth()
+        self.fleet = Fleet(
+            connect,
+            arrives=self._arrives,
+            gone=self.cache.forget,
+            changed=self._changed,
+            watch=watch,
+            probe=probe,
+            clock=clock,
+        )
+        self.placer = Placer(self.fleet, self.cache, self.warmth, clock, queue)
+        self._generation = Generation(self.placer, clock, resume, hedge)
 
     async def __aenter__(self) -> Router:
-        await self._fleet.__aenter__()
+        await self.fleet.__aenter__()
+        self.fleet.update(self._specs)
         return self
 
     async def __aexit__(self, *exc_info: object) -> None:
-        await self._fleet.__aexit__(*exc_info)
+        await self.fleet.__aexit__(*exc_info)
 
     @property
     def replicas(self) -> dict[str, Replica]:
         """By name."""
-        return self._fleet.replicas
+        return self.fleet.replicas
 
     def generate(self, request: GenerateRequest) -> AsyncGenerator[Delta]:
         """The generation's deltas (`Generation.run`), from the best placed replica."""
@@ -57,19 +80,32 @@ class Router:
         Raises NoReplicaError, EngineUnavailableError and EngineRefusedError.
         """
         replicas = self.replicas
-        first = replicas.get(name)
-        replica = (
-            first if first and first.available else next((one for one in replicas.values() if one.available), None)
-        )
+        others = (one for one in replicas.values() if one.available)
+        replica = replicas[name] if name in replicas and replicas[name].available else next(others, None)
         if replica is None:
-            raise self._placer.none_available()
+            raise self.placer.none_available()
         parser = replica.info.tool_call_parser if replica.info else None
         return await replica.client.parse_calls(text, tools, parser)
+
+    def _changed(self) -> None:
+        self.placer.release_soon()
+
+    async def _arrives(self, replica: Replica) -> None:
+        """Others take load while it is given what it would be asked for; a replica that is alone takes it at once."""
+        self.cache.follow(replica)
+        homes = [one.name for one in self.replicas.values() if one.available]
+        if homes:
+            await self.warmth.warm(replica, homes)
 
     @property
     def info(self) -> ServerInfo | None:
         """What the replicas say of themselves; None until one has."""
-        return self._fleet.info
+        return self.fleet.info
+
+    def version_of(self, name: str) -> str | None:
+        """Of the pool that the replica belongs to; None when it is gone."""
+        replica = self.replicas.get(name)
+        return replica.version if replica else None
 
     def idle(self, name: str) -> bool:
         """Whether the replica could take more, and has nothing to do."""
@@ -78,10 +114,10 @@ class Router:
 
     def in_flight(self) -> int:
         """Requests that replicas are working on."""
-        return sum(replica.in_flight for replica in self.replicas.values())
+        return sum(replica.in_flight for replica in self.fleet.everything)
 
     def trouble(self) -> str | None:
         """Why nothing could be generated now, or None when it could."""
         if any(one.available for one in self.replicas.values()):
             return None
-        return str(self._placer.none_available())
+        return str(self.placer.none_available())

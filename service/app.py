@@ -17,10 +17,11 @@ from programs.model import ChatModel
 from programs.probe import probe
 from programs.session import Sessions
 from programs.store import SessionStore, connect
+from programs.tokenizer_probe import tokenizer_probe
 from programs.verdict import TemplateProbe
 from router.engine.client import EngineClient
 from router.router import Router
-from service import chat, compaction, conversations, health, models, responses
+from service import chat, compaction, conversations, health, models, placements, responses
 from service.auth import require_key
 from service.errors import EXPECTED_ERRORS, ErrorBody, error_body
 from service.hygiene_file import hygiene_rules
@@ -49,7 +50,7 @@ def create_app(settings: Settings) -> FastAPI:
 
     described = "/openapi.json" if settings.api_key is None else None  # FastAPI's own routes ask for no key
     app = FastAPI(title="Antiphon", lifespan=lifespan, dependencies=[Depends(require_key)], openapi_url=described)
-    for module in (chat, responses, compaction, conversations, models, health):
+    for module in (chat, responses, compaction, conversations, models, health, placements):
         app.include_router(module.router)
     for expected in EXPECTED_ERRORS:
         app.add_exception_handler(expected, _expected)
@@ -65,13 +66,15 @@ async def _services(
 ) -> AsyncIterator[Services]:
     connector = aiohttp.TCPConnector(limit=0)
     async with aiohttp.ClientSession(connector=connector) as session:
-        clients = [EngineClient(f"replica-{number}", url, session) for number, url in enumerate(settings.engines)]
-        async with Router(clients) as router:
+        probe = tokenizer_probe(model.tokenizer)
+        async with Router(
+            lambda spec: EngineClient(spec.name, spec.url, session), settings.replicas, probe=probe
+        ) as router:
             store = SessionStore(connect(settings.store_url), settings.session_ttl_s)
             anticipator = Anticipator(router, AnticipationBudget(settings.anticipated_tokens_per_minute))
             sessions = Sessions(model, store, router, anticipator, rules=rules, default_history=settings.history)
             try:
-                yield Services(settings, store, router, sessions, Metrics(anticipator.count, router.in_flight), probed)
+                yield Services(settings, store, router, sessions, Metrics(anticipator.count, router), probed)
             finally:
                 await anticipator.aclose()
                 await store.aclose()

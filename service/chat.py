@@ -57,6 +57,7 @@ def turn_request(wire: ChatRequest) -> TurnRequest:
         history=wire.history,
         truncation=wire.truncation,
         cache_salt=wire.cache_salt,
+        urgency=wire.urgency(DEFAULT_TENANT),
         top_logprobs=wire.wanted_logprobs,
     )
 

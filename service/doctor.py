@@ -57,7 +57,7 @@ async def _asked(
         await _port(settings, running),
         *await _store(settings, running),
     ]
-    return findings, await asyncio.gather(*map(read_engine, settings.engines))
+    return findings, await asyncio.gather(*(read_engine(spec.url) for spec in settings.replicas))
 
 
 def _profile(settings: UpSettings, host: Host) -> EngineProfile:

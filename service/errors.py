@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,7 +14,14 @@ from programs.errors import (
     UnknownConversationError,
     UnknownResponseError,
 )
-from router.errors import EngineBrokeError, EngineRefusedError, EngineUnavailableError, NoReplicaError
+from router.errors import (
+    DeadlineError,
+    EngineBrokeError,
+    EngineRefusedError,
+    EngineUnavailableError,
+    NoReplicaError,
+    QueueFullError,
+)
 
 
 class ServiceError(Exception):
@@ -56,6 +64,8 @@ _TABLE: tuple[tuple[type[Exception], int, str, str | None, str | None], ...] = (
     (UnknownConversationError, 404, _INVALID, "conversation_not_found", "conversation"),
     (TurnConflictError, 409, "conflict_error", "turn_conflict", "conversation"),
     (EngineRefusedError, 400, _INVALID, "engine_refused", None),
+    (QueueFullError, 429, "rate_limit_error", "queue_full", None),
+    (DeadlineError, 504, _SERVER, "deadline_exceeded", None),
     (NoReplicaError, 503, _SERVER, "engine_unavailable", None),
     (EngineUnavailableError, 503, _SERVER, "engine_unavailable", None),
     (EngineBrokeError, 503, _SERVER, "engine_broke_off", None),
@@ -71,6 +81,12 @@ def error_body(error: Exception) -> ErrorBody:
         return ErrorBody(error.status, str(error), kind, error.code, error.param)
     for kind_of_error, status, kind, code, param in _TABLE:
         if isinstance(error, kind_of_error):
-            retry_after = _RETRY_AFTER_S if status == 503 else None
-            return ErrorBody(status, str(error), kind, code, param, retry_after)
+            return ErrorBody(status, str(error), kind, code, param, _retry_after_s(error, status))
     return ErrorBody(500, "The server failed on this request; its log says why.", _SERVER, "internal_error")
+
+
+def _retry_after_s(error: Exception, status: int) -> int | None:
+    """Whole seconds, never sooner than the error itself says."""
+    if isinstance(error, QueueFullError | NoReplicaError):
+        return max(1, math.ceil(error.retry_after_s))
+    return _RETRY_AFTER_S if status == 503 else None

@@ -74,6 +74,7 @@ def turn_request(wire: ResponsesRequest) -> TurnRequest:
         history=wire.history,
         truncation=wire.truncation or "disabled",
         cache_salt=wire.cache_salt,
+        urgency=wire.urgency(DEFAULT_TENANT),
     )
 
 

@@ -11,6 +11,8 @@ from pydantic import Field, SecretStr, field_validator, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from programs.ledger import HistoryMode
+from router.errors import RegistryError
+from router.registry.spec import ReplicaSpec, check_distinct, parse
 
 _PREFIX = "ANTIPHON_"
 _LOOPBACK = ("127.0.0.1", "localhost", "::1")
@@ -27,6 +29,8 @@ class ListenSettings(BaseSettings):
     api_key: SecretStr | None = Field(default=None, min_length=1)
     drain_s: int = Field(default=30, ge=0)
     """How long turns in flight may take to end after a signal to stop."""
+    engines: tuple[str, ...] = ()
+    """SGLang servers, each `url` or `name=url`. For `up`: instead of one of its own."""
 
     @model_validator(mode="after")
     def _needs_a_key_in_public(self) -> Self:
@@ -34,13 +38,17 @@ class ListenSettings(BaseSettings):
             raise ValueError(f"listening on {self.host} needs an API key: set ANTIPHON_API_KEY, or listen on 127.0.0.1")
         return self
 
-    @field_validator("engines", check_fields=False)
+    @property
+    def replicas(self) -> tuple[ReplicaSpec, ...]:
+        return tuple(parse(engine) for engine in self.engines)
+
+    @field_validator("engines")
     @classmethod
     def _are_http(cls, urls: tuple[str, ...]) -> tuple[str, ...]:
-        for url in urls:
-            parts = urlsplit(url)
-            if parts.scheme not in ("http", "https") or not parts.hostname:
-                raise ValueError(f"{url!r} is not the URL of an engine, such as http://127.0.0.1:30000")
+        try:
+            check_distinct([parse(url) for url in urls])
+        except RegistryError as error:
+            raise ValueError(str(error)) from error
         return urls
 
     @field_validator("store_url", check_fields=False)
@@ -62,8 +70,6 @@ class UpSettings(ListenSettings):
     """An engine profile's name or file; None: by what the machine has."""
     engine_python: Path = Path(".venv-engine/bin/python")
     """The interpreter that has SGLang."""
-    engines: tuple[str, ...] = ()
-    """Base URLs of SGLang servers to use instead of one of our own."""
     store_url: str | None = None
     """A Redis or Valkey to use instead of one of our own."""
     hang_s: float = Field(default=120, gt=0)
@@ -94,8 +100,6 @@ class Settings(ListenSettings):
     model_dir: Path
     """Directory with the model's config, tokenizer and chat template; weights are not read."""
     model_name: str | None = None
-    engines: tuple[str, ...]
-    """Base URLs of SGLang servers."""
     store_url: str
     """`redis://`, `rediss://` or `unix://` URL of Redis or Valkey."""
     session_ttl_s: int = Field(default=30 * 24 * 3600, gt=0)

@@ -39,7 +39,7 @@ class Site:
 
     @property
     def engines(self) -> tuple[str, ...]:
-        return (self.launch.url,) if self.launch else self.settings.engines
+        return (f"replica-0={self.launch.url}",) if self.launch else self.settings.engines
 
     @property
     def store_dir(self) -> Path:

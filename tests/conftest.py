@@ -83,7 +83,7 @@ async def engine(model_dir: Path) -> AsyncIterator[FakeEngine]:
 
 @pytest.fixture
 async def front(engine: FakeEngine, store: str, model_dir: Path) -> AsyncIterator[Front]:
-    settings = Settings(engines=(engine.url,), model_dir=model_dir, store_url=store)
+    settings = Settings(engines=(f"replica-0={engine.url}",), model_dir=model_dir, store_url=store)
     async with running_front(settings) as front:
         yield front
 
@@ -94,7 +94,7 @@ async def front_on(
 ) -> AsyncIterator[tuple[Front, FakeEngine]]:
     """A front over an engine that differs from the usual one."""
     async with running_fake_engine(engine_options(model_dir, **engine_changes)) as engine:
-        settings = Settings(engines=(engine.url,), model_dir=model_dir, store_url=store)
+        settings = Settings(engines=(f"replica-0={engine.url}",), model_dir=model_dir, store_url=store)
         async with running_front(settings) as front:
             yield front, engine
 
@@ -110,10 +110,9 @@ async def running_front(settings: Settings) -> AsyncIterator[Front]:
     await server.startup()
     port = server.servers[0].sockets[0].getsockname()[1]
     services = app.state.services
-    replicas = services.router.replicas.values()
     try:
         for _ in range(200):
-            if all(one.available or "has not answered" not in one.trouble for one in replicas):
+            if all(one.health not in ("starting", "warming") for one in services.router.replicas.values()):
                 break
             await asyncio.sleep(0.005)
         yield Front(f"http://127.0.0.1:{port}", services)

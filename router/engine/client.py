@@ -35,14 +35,36 @@ class ServerInfo:
     page_size: int
     max_total_tokens: int
     tool_call_parser: str | None
+    dp_size: int = 1
+    weight_version: str | None = None
+    kv_events_config: str | None = None
+    """The server's own JSON text; None: it publishes no KV events."""
+    max_running_requests: int | None = None
+    """Of each DP rank."""
+    chunked_prefill_size: int | None = None
+    """None: a prompt is prefilled in one piece, however long."""
+    tokenizes: bool = True
+    """False: started with `--skip-tokenizer-init`, it knows ids alone."""
+
+
+@dataclass(frozen=True, slots=True)
+class RankLoad:
+    """What one DP rank has to do. `prefilled_tokens` and `prefill_s` are totals since its start, None where unknown."""
+
+    rank: int
+    waiting_tokens: int
+    """Of waiting prompts, those that are not cached."""
+    prefilled_tokens: int | None
+    prefill_s: float | None
 
 
 class EngineClient:
-    """One SGLang server by URL. `name` is what answers and metrics call it."""
+    """One SGLang server by URL, or one DP rank of it. `name` is what answers and metrics call it."""
 
-    def __init__(self, name: str, url: str, session: aiohttp.ClientSession) -> None:
+    def __init__(self, name: str, url: str, session: aiohttp.ClientSession, dp_rank: int | None = None) -> None:
         self.name = name
         self.url = url.rstrip("/")
+        self.dp_rank = dp_rank
         self._session = session
         self._aborts: set[asyncio.Task[None]] = set()
 
@@ -61,9 +83,22 @@ class EngineClient:
                 page_size=int(info["page_size"]),
                 max_total_tokens=int(info["max_total_num_tokens"]),
                 tool_call_parser=info.get("tool_call_parser"),
+                **_options(info),
             )
         except (KeyError, IndexError, TypeError, ValueError) as error:
             raise EngineUnavailableError(f"{self.name} does not describe itself as SGLang does: {error!r}") from error
+
+    def of_rank(self, rank: int) -> EngineClient:
+        """The same server, for what goes to its DP rank `rank` alone."""
+        return EngineClient(f"{self.name}/{rank}", self.url, self._session, rank)
+
+    async def loads(self) -> tuple[RankLoad, ...]:
+        """Raises EngineUnavailableError and EngineRefusedError when the server cannot say."""
+        answer = await self._json("GET", "/v1/loads")
+        try:
+            return tuple(_rank_load(load) for load in answer["loads"])
+        except (KeyError, TypeError, ValueError) as error:
+            raise EngineUnavailableError(f"{self.name} does not report loads as SGLang does: {error!r}") from error
 
     async def generates(self) -> bool:
         """Whether tokens come out of it, as SGLang itself tells: a busy server's count, whoever asked for them.
@@ -86,6 +121,18 @@ class EngineClient:
         parsed = await self._json("POST", "/parse_function_call", orjson.dumps(body))
         calls = tuple(ParsedCall(call["name"], call["parameters"]) for call in parsed["calls"])
         return ParsedText(parsed["normal_text"], calls)
+
+    async def tokenize(self, text: str) -> tuple[int, ...]:
+        """The ids of `text` by the server's own tokenizer, nothing added to them.
+
+        Raises EngineUnavailableError and EngineRefusedError.
+        """
+        body = orjson.dumps({"prompt": text, "add_special_tokens": False})
+        answer = await self._json("POST", "/tokenize", body)
+        try:
+            return tuple(map(int, answer["tokens"]))
+        except (KeyError, TypeError, ValueError) as error:
+            raise EngineUnavailableError(f"{self.name} does not tokenize as SGLang does: {error!r}") from error
 
     async def _json(self, method: str, path: str, body: bytes | None = None) -> dict[str, Any]:
         timeout = aiohttp.ClientTimeout(total=_CONTROL_TIMEOUT_S, sock_connect=_CONNECT_TIMEOUT_S)
@@ -122,7 +169,7 @@ class EngineClient:
         try:
             async with self._session.post(
                 self.url + "/generate",
-                data=orjson.dumps(generate_body(request)),
+                data=orjson.dumps(generate_body(request, self.dp_rank)),
                 headers=_JSON_HEADERS,
                 timeout=timeout,
             ) as response:
@@ -164,6 +211,31 @@ class EngineClient:
                 pass
         except (aiohttp.ClientError, TimeoutError, OSError, RuntimeError):
             return  # a server that cannot be reached generates for no one
+
+
+def _options(info: Mapping[str, Any]) -> dict[str, Any]:
+    """What a server may leave out of its description."""
+    state = (info.get("internal_states") or [{}])[0]
+    running = state.get("effective_max_running_requests_per_dp") or info.get("max_running_requests")
+    chunk = int(info.get("chunked_prefill_size") or 0)
+    return {
+        "dp_size": int(info.get("dp_size") or 1),
+        "weight_version": info.get("weight_version"),
+        "kv_events_config": info.get("kv_events_config") or None,
+        "max_running_requests": int(running) if running else None,
+        "chunked_prefill_size": chunk if chunk > 0 else None,
+        "tokenizes": not info.get("skip_tokenizer_init"),
+    }
+
+
+def _rank_load(load: Mapping[str, Any]) -> RankLoad:
+    tokens, busy_us = load.get("total_prefill_uncached_tokens"), load.get("total_prefill_busy_us")
+    return RankLoad(
+        rank=int(load["dp_rank"] or 0),
+        waiting_tokens=int(load["num_waiting_uncached_tokens"]),
+        prefilled_tokens=None if tokens is None else int(tokens),
+        prefill_s=None if busy_us is None else int(busy_us) / 1e6,
+    )
 
 
 class _ChunkReader:
@@ -209,7 +281,7 @@ class _ChunkReader:
             yield TokenLogprob(token_id, logprob, tuple((one[1], one[0]) for one in others))
 
 
-def generate_body(request: GenerateRequest) -> dict[str, Any]:
+def generate_body(request: GenerateRequest, dp_rank: int | None = None) -> dict[str, Any]:
     """The body of `POST /generate`. Holds nothing that some supported version would choke on."""
     body: dict[str, Any] = {
         "input_ids": request.prompt_ids.tolist(),
@@ -217,6 +289,8 @@ def generate_body(request: GenerateRequest) -> dict[str, Any]:
         "stream": True,
         "rid": request.rid,
     }
+    if dp_rank is not None:
+        body["routed_dp_rank"] = dp_rank
     if request.cache_salt is not None:
         # 0.5.17 ignores `cache_salt` and isolates by `extra_key`; later versions isolate by both
         body["cache_salt"] = request.cache_salt

@@ -12,6 +12,7 @@ from programs.turn import Truncation
 from service.errors import ServiceError
 from service.schema.sampling import ResponseFormat, SamplingFields, TemplateArguments, WireModel
 from service.schema.tools import FunctionTool, WireToolCall
+from service.schema.urgency import UrgencyFields
 
 
 class TextPart(WireModel):
@@ -55,7 +56,7 @@ class StreamOptions(WireModel):
     include_usage: bool = False
 
 
-class ChatRequest(SamplingFields):
+class ChatRequest(SamplingFields, UrgencyFields):
     model: str
     messages: list[ChatMessage] = Field(min_length=1)
     stream: bool = False

@@ -13,6 +13,7 @@ from programs.message import Message, Tool, ToolCall, in_call_order
 from programs.turn import Truncation
 from service.schema.sampling import JsonObject, SamplingFields, TemplateArguments, WireModel, schema_text
 from service.schema.tools import Function
+from service.schema.urgency import UrgencyFields
 
 
 class InputText(WireModel):
@@ -87,7 +88,7 @@ class ConversationName(WireModel):
     id: str
 
 
-class ResponsesRequest(SamplingFields):
+class ResponsesRequest(SamplingFields, UrgencyFields):
     model: str
     input: str | Annotated[list[InputItem], Field(min_length=1)]
     instructions: str | None = None
@@ -102,7 +103,6 @@ class ResponsesRequest(SamplingFields):
     tool_choice: Literal["auto", "none"] = "auto"
     parallel_tool_calls: bool | None = None
     background: bool | None = None
-    user: str | None = None
     chat_template_kwargs: TemplateArguments = Field(default_factory=dict)
     history: HistoryMode | None = None
     truncation: Truncation | None = None

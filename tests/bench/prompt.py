@@ -34,6 +34,7 @@ from programs.message import Message
 from programs.model import ChatModel
 from programs.session import Sessions
 from programs.store import SessionStore, connect
+from router.registry.spec import ReplicaSpec
 from router.router import Router
 from service.valkey import store_url, valkey_argv
 from tests.bench.front import versions
@@ -201,7 +202,7 @@ async def measure(directory: Path, answers: Answers, url: str, plan: Plan) -> tu
     async with aiohttp.ClientSession() as http:
         engine = ScriptedEngine(http)
         model = ChatModel.load(directory)
-        async with Router([engine]) as router:
+        async with Router(lambda spec: engine, [ReplicaSpec(engine.name, engine.url)]) as router:
             anticipator = Anticipator(router, AnticipationBudget())
 
             def open_front() -> tuple[SessionStore, Sessions]:

@@ -20,6 +20,7 @@ from programs.session import Sessions
 from programs.store import SessionStore, connect
 from programs.turn import FinishedTurn, TurnRequest
 from router.engine.client import EngineClient
+from router.registry.spec import ReplicaSpec
 from router.router import Router
 from service.chat import ChatCompletion
 from service.chat import turn_request as chat_turn
@@ -73,7 +74,7 @@ async def backstage(store_url: str) -> AsyncIterator[Backstage]:
     )
     async with running_fake_engine(options) as engine, aiohttp.ClientSession() as http:
         client = EngineClient("replica-0", engine.url, http)
-        async with Router([client]) as router:
+        async with Router(lambda spec: client, [ReplicaSpec(client.name, client.url)]) as router:
             await _until_available(router)
             store = SessionStore(connect(store_url), ttl_s=600)
             try:

@@ -32,6 +32,7 @@ from programs.store import SessionStore, connect
 from programs.turn import AfterResponse, FinishedTurn, InConversation, Origin, Resend, TurnRequest
 from router.engine.client import EngineClient
 from router.errors import EngineBrokeError, NoReplicaError
+from router.registry.spec import ReplicaSpec
 from router.request import Sampling
 from router.router import Router
 from tests.conftest import engine_options
@@ -101,7 +102,7 @@ def stage(store: str, model_dir: Path) -> Iterator[Stage]:
         async with (
             running_fake_engine(engine_options(model_dir, **changes)) as engine,
             aiohttp.ClientSession() as http,
-            Router([EngineClient("only", engine.url, http)]) as router,
+            Router(lambda spec: EngineClient(spec.name, spec.url, http), [ReplicaSpec("only", engine.url)]) as router,
         ):
             yield engine, router
 

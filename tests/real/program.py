@@ -17,6 +17,7 @@ from programs.model import ChatModel
 from programs.session import Sessions
 from programs.turn import FinishedTurn, Resend, TurnRequest
 from router.engine.client import EngineClient
+from router.registry.spec import ReplicaSpec
 from router.request import Delta, GenerateRequest, Sampling
 from router.router import Router
 from tests.real.front import Stack
@@ -29,8 +30,8 @@ _NEVER_ENDING = ((IM_END, -100.0),)
 class Watched(Router):
     """A router that notes what is prefilled only, and how much of it was computed."""
 
-    def __init__(self, clients: list[EngineClient]) -> None:
-        super().__init__(clients)
+    def __init__(self, client: EngineClient) -> None:
+        super().__init__(lambda spec: client, [ReplicaSpec(client.name, client.url)])
         self.prefilled: list[int] = []
 
     async def generate(self, request: GenerateRequest) -> AsyncGenerator[Delta]:
@@ -97,7 +98,7 @@ class Program:
 async def running_program(engine_url: str, stack: Stack, model: Path) -> AsyncIterator[Program]:
     async with AsyncExitStack() as exits:
         http = await exits.enter_async_context(aiohttp.ClientSession())
-        router = Watched([EngineClient("replica-0", engine_url, http)])
+        router = Watched(EngineClient("replica-0", engine_url, http))
         await exits.enter_async_context(router)
         store = await exits.enter_async_context(stack.store())
         anticipator = Anticipator(router, AnticipationBudget())

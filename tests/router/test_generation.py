@@ -15,6 +15,7 @@ import pytest
 from router.engine.client import EngineClient
 from router.errors import EngineBrokeError, NoReplicaError
 from router.hedge import HedgeMode, HedgePolicy
+from router.registry.spec import ReplicaSpec
 from router.request import Delta, FinishType, GenerateRequest
 from router.resume import ResumeLimits
 from router.router import Router
@@ -36,9 +37,11 @@ async def routed(
         engines = [FakeEngine(FakeEngineOptions(**options)) for _ in names]
         for engine in engines:
             await engine.start()
-        clients = [EngineClient(name, engine.url, session) for name, engine in zip(names, engines, strict=True)]
+        specs = [ReplicaSpec(name, engine.url) for name, engine in zip(names, engines, strict=True)]
         try:
-            async with Router(clients, WATCH, limits=limits, hedge=hedge) as router:
+            async with Router(
+                lambda spec: EngineClient(spec.name, spec.url, session), specs, watch=WATCH, resume=limits, hedge=hedge
+            ) as router:
                 await ready(router, *names)
                 yield router, engines
         finally:
@@ -53,7 +56,8 @@ async def at_rest(router: Router, engines: list[FakeEngine]) -> None:
         while router.in_flight() or any(one.engine.held or not one.state.idle for one in alive):
             await asyncio.sleep(0.01)
     standings = [replica.standing for replica in router.replicas.values()]
-    assert [(one.prefilling, one.prefilling_tokens, one.documents) for one in standings] == [(0, 0, 0)] * len(standings)
+    counts = {(one.prefilling, one.chat_tokens, one.document_tokens, one.documents) for one in standings}
+    assert counts == {(0, 0, 0, 0)}
 
 
 async def kill_now_and_then(engines: list[FakeEngine], chance: random.Random, kills: int) -> None:

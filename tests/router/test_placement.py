@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from router.placement import Wanted, choose, cost_s
+from router.pace import Pace
+from router.placement import Wanted, choose
 from router.standing import Standing
 
 NAMES = st.sampled_from("abcdef")
@@ -15,7 +16,8 @@ STANDINGS = st.lists(
         Standing,
         NAMES,
         in_flight=st.integers(0, 40),
-        prefilling_tokens=st.integers(0, 50_000),
+        chat_tokens=st.integers(0, 50_000),
+        document_tokens=st.integers(0, 50_000),
         reported_tokens=st.integers(0, 50_000),
     ),
     max_size=6,
@@ -24,8 +26,14 @@ STANDINGS = st.lists(
 HELD = st.dictionaries(NAMES, st.integers(1, 8000))
 
 
+def paced(tokens_per_s: int) -> Pace:
+    pace = Pace()
+    pace.prefilled(tokens_per_s, 1.0)
+    return pace
+
+
 def standing(name: str, queued: int = 0, decoding: int = 0) -> Standing:
-    return Standing(name, in_flight=decoding, prefilling_tokens=queued, prefill_rate=1000.0, token_s=0.02)
+    return Standing(name, in_flight=decoding, chat_tokens=queued, pace=paced(1000))
 
 
 @pytest.mark.parametrize(
@@ -56,10 +64,11 @@ def test_the_cheapest_is_chosen_and_a_home_has_an_advantage(
 
 
 def test_a_placement_says_what_is_cached_and_what_it_would_have_cost_elsewhere() -> None:
-    chosen = choose([standing("a"), standing("b", queued=500)], Wanted(3000, {"b": 2900}, document_tokens=100))
+    chosen = choose([standing("a"), standing("b", queued=500)], Wanted(3000, {"b": 2900}))
     assert chosen is not None
-    assert (chosen.cached, chosen.uncached, chosen.document) == (2900, 100, True)
-    assert chosen.costs == (("b", 0.6), ("a", 3.0))
+    assert (chosen.cached, chosen.uncached, chosen.document) == (2900, 100, False)
+    assert dict(chosen.costs) == pytest.approx({"b": 0.6, "a": 3.0})
+    assert [name for name, _ in chosen.costs] == ["b", "a"]
 
 
 def test_all_but_the_last_token_of_a_prompt_can_be_cached() -> None:
@@ -81,5 +90,12 @@ def test_untried_replicas_are_chosen_first_and_tried_ones_rather_than_none(
 @given(standings=STANDINGS, held=HELD)
 def test_without_a_home_nothing_is_cheaper_than_what_is_chosen(standings: list[Standing], held: dict[str, int]) -> None:
     chosen = choose(standings, Wanted(8000, held))
-    costs = {one.name: cost_s(one, held.get(one.name, 0), 8000) for one in standings}
+    costs = {one.name: one.cost_s(max(1, 8000 - held.get(one.name, 0))) for one in standings}
     assert chosen is None or costs[chosen.name] == min(costs.values())
+
+
+def test_what_is_long_to_compute_is_a_document_and_a_long_prompt_that_is_cached_is_none() -> None:
+    for held, document in (({}, True), ({"a": 39_000}, False)):
+        chosen = choose([standing("a")], Wanted(40_000, held))
+        assert chosen is not None
+        assert chosen.document == document

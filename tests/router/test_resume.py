@@ -3,22 +3,24 @@
 from __future__ import annotations
 
 from array import array
+from dataclasses import replace
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from router.request import Delta, Finish, GenerateRequest, Sampling
+from router.request import Delta, Finish, GenerateRequest, Sampling, Urgency
 from router.resume import Progress, completed, continued, obstacle
 
 RID, OTHER = "a" * 32, "b" * 32
+URGENCY = Urgency("someone", "batch", 3.0)
 IDS = st.lists(st.integers(0, 50), max_size=40)
 
 
 def request(prompt: list[int], **sampling: Any) -> GenerateRequest:
     chosen = Sampling(**({"max_new_tokens": 50} | sampling))
-    return GenerateRequest(RID, array("I", prompt), chosen, home="a", session="s", cache_salt="salt", deadline_s=3.0)
+    return GenerateRequest(RID, array("I", prompt), chosen, home="a", session="s", cache_salt="salt", urgency=URGENCY)
 
 
 @given(prompt=IDS, emitted=IDS.filter(bool))
@@ -27,7 +29,7 @@ def test_what_came_before_is_prompt_and_the_rest_is_still_to_come(prompt: list[i
     rest = continued(whole, emitted, OTHER)
     assert rest.prompt_ids.tolist() == prompt + emitted
     assert rest.sampling.max_new_tokens + len(emitted) == 50
-    assert (rest.rid, rest.home, rest.deadline_s) == (OTHER, None, None)
+    assert (rest.rid, rest.home, rest.urgency) == (OTHER, None, replace(URGENCY, deadline_s=None))
     assert (rest.session, rest.cache_salt) == ("s", "salt")
     assert (rest.sampling.seed, rest.sampling.stop, rest.sampling.stop_token_ids) == (7, ("x",), (3,))
     assert whole.prompt_ids.tolist() == prompt
@@ -35,7 +37,7 @@ def test_what_came_before_is_prompt_and_the_rest_is_still_to_come(prompt: list[i
 
 def test_with_nothing_before_it_is_the_same_request_again() -> None:
     again = continued(request([1, 2]), [], OTHER)
-    assert (again.rid, again.home, again.deadline_s, again.prompt_ids.tolist()) == (OTHER, "a", 3.0, [1, 2])
+    assert (again.rid, again.home, again.urgency, again.prompt_ids.tolist()) == (OTHER, "a", URGENCY, [1, 2])
 
 
 @given(one=IDS.filter(bool), other=IDS.filter(bool), penalty=st.floats(-2, 2))

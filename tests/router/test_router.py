@@ -15,9 +15,10 @@ import pytest
 
 from router.engine.client import EngineClient
 from router.errors import EngineRefusedError, NoReplicaError
-from router.fleet import Watch
+from router.registry.spec import ReplicaSpec
 from router.request import Delta, GenerateRequest, Sampling
 from router.router import Router
+from router.server import Watch
 from tests.fake_engine import FakeEngine, FakeEngineOptions
 
 pytestmark = pytest.mark.timeout(20)
@@ -42,7 +43,7 @@ def ids_of(deltas: list[Delta]) -> list[int]:
 
 async def ready(router: Router, *names: str) -> None:
     async with asyncio.timeout(3):
-        while not all(router.replicas[name].available for name in names):
+        while not all(name in router.replicas and router.replicas[name].available for name in names):
             await asyncio.sleep(0.005)
 
 
@@ -54,9 +55,9 @@ async def routed(count: int, watch: Watch = WATCH, **options: Any) -> AsyncItera
         engines = [FakeEngine(FakeEngineOptions(**options)) for _ in names]
         for engine in engines:
             await engine.start()
-        clients = [EngineClient(name, engine.url, session) for name, engine in zip(names, engines, strict=True)]
+        specs = [ReplicaSpec(name, engine.url) for name, engine in zip(names, engines, strict=True)]
         try:
-            async with Router(clients, watch) as router:
+            async with Router(lambda spec: EngineClient(spec.name, spec.url, session), specs, watch=watch) as router:
                 await ready(router, *names)
                 yield router, engines
         finally:

@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from programs.errors import ProgramsError, StoreUnavailableError
-from router.errors import EngineError, NoReplicaError
+from router.errors import DeadlineError, NoReplicaError, QueueFullError, RouterError
 from service.errors import ServiceError, error_body
 from tests.conftest import CONTEXT, MODEL, Front, front_on
 from tests.fake_engine.running import FakeEngine
@@ -270,9 +270,18 @@ def test_an_error_nobody_expected_keeps_its_words_to_itself() -> None:
 
 
 @pytest.mark.parametrize(
-    "error",
-    [StoreUnavailableError("x"), NoReplicaError("x", 1.0), ServiceError("x", status=413)],
+    ("error", "status", "code", "retry_after_s"),
+    [
+        (StoreUnavailableError("x"), 503, "store_unavailable", 5),
+        (NoReplicaError("x", 1.0), 503, "engine_unavailable", 1),
+        (NoReplicaError("x", 0.0), 503, "engine_unavailable", 1),
+        (QueueFullError("x", 11.2), 429, "queue_full", 12),
+        (DeadlineError("x"), 504, "deadline_exceeded", None),
+        (ServiceError("x", status=413), 413, None, None),
+    ],
 )
-def test_retry_after_goes_with_503_alone(error: ProgramsError | EngineError | ServiceError) -> None:
+def test_who_may_try_again_is_told_when(
+    error: ProgramsError | RouterError | ServiceError, status: int, code: str | None, retry_after_s: int | None
+) -> None:
     body = error_body(error)
-    assert (body.retry_after_s is not None) == (body.status == 503)
+    assert (body.status, body.code, body.retry_after_s) == (status, code, retry_after_s)

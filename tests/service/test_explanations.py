@@ -110,7 +110,7 @@ async def test_another_tokenizer_under_the_same_name_reads_no_id_of_the_first(
     async with client_of(front) as client:
         first = await respond(client, "hello")
         messages = [user("hello"), {"role": "assistant", "content": first.output_text}]
-    settings = Settings(engines=(engine.url,), model_dir=other, store_url=store)
+    settings = Settings(engines=(f"replica-0={engine.url}",), model_dir=other, store_url=store)
     async with running_front(settings) as renewed, client_of(renewed) as client:
         second = await respond(client, "more", previous_response_id=first.id)
         third = await respond(client, "again", previous_response_id=second.id)

@@ -89,7 +89,7 @@ async def test_a_front_whose_engine_never_answered_says_so(store: str, model_dir
         answer = await chat(front, "hello")
         ready = await get(front, "/ready")
     assert (answer.status_code, answer.json()["error"]["code"]) == (503, "engine_unavailable")
-    assert "replica-0" in ready.json()["reason"]
+    assert "127.0.0.1:9" in ready.json()["reason"]
 
 
 async def test_an_engine_that_came_back_serves_again_and_computes_the_history_once(
@@ -184,7 +184,11 @@ async def pair(model_dir: Path) -> AsyncIterator[tuple[FakeEngine, FakeEngine]]:
 
 @pytest.fixture
 async def front_of_two(pair: tuple[FakeEngine, FakeEngine], store: str, model_dir: Path) -> AsyncIterator[Front]:
-    settings = Settings(engines=tuple(one.url for one in pair), model_dir=model_dir, store_url=store)
+    settings = Settings(
+        engines=tuple(f"replica-{index}={one.url}" for index, one in enumerate(pair)),
+        model_dir=model_dir,
+        store_url=store,
+    )
     async with running_front(settings) as front:
         yield front
 

@@ -1,0 +1,195 @@
+"""One SGLang server of the fleet, watched: its DP ranks are replicas."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from array import array
+from collections.abc import Awaitable, Callable
+from contextlib import aclosing, suppress
+from dataclasses import dataclass
+from typing import Protocol
+
+from router.engine.client import EngineClient, ServerInfo
+from router.errors import EngineError, EngineRefusedError
+from router.pace import Pace
+from router.registry.agreement import TokenizerProbe
+from router.registry.inspection import Inspection, inspect
+from router.registry.spec import ReplicaSpec
+from router.replica import Replica
+from router.request import GenerateRequest, Sampling
+
+_PROBE_RID = "antiphon-probe-"
+_RID_LENGTH = 32
+
+
+@dataclass(frozen=True, slots=True)
+class Watch:
+    """How closely replicas are watched, in seconds."""
+
+    probe_every_s: float = 10.0
+    retry_every_s: float = 1.0
+    probe_timeout_s: float = 30.0
+    loads_every_s: float = 1.0
+
+
+class Pool(Protocol):
+    """What a server is a part of."""
+
+    def keeps_out(self, server: Server, inspection: Inspection) -> str | None:
+        """Why it does not fit the others; None when it does."""
+
+    def arrives(self, replica: Replica) -> Awaitable[None]:
+        """The replica generates, having been new or down: what is to be done before it takes load."""
+
+    def changed(self) -> None:
+        """A replica takes requests again, or none any more."""
+
+
+class Server:
+    """Watched from `start` to `stop`: a replica is ready while a real generation has succeeded since it last failed."""
+
+    def __init__(
+        self,
+        spec: ReplicaSpec,
+        client: EngineClient,
+        pool: Pool,
+        *,
+        watch: Watch,
+        clock: Callable[[], float],
+        pace: Pace,
+        probe: TokenizerProbe | None = None,
+    ) -> None:
+        """`pace` is the fleet's."""
+        self.spec = spec
+        self.info: ServerInfo | None = None
+        self._pace = pace
+        self.replicas = [self._replica(client)]
+        self._client = client
+        self._pool = pool
+        self._watch = watch
+        self._clock = clock
+        self._probe = probe
+        self._wake = asyncio.Event()
+        self._tasks: list[asyncio.Task[None]] = []
+
+    def start(self) -> None:
+        self._tasks = [asyncio.create_task(work) for work in (self._keep_watch(), self._keep_count())]
+
+    async def stop(self) -> None:
+        """Watch it no more."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    async def aclose(self) -> None:
+        """Wait, not for long, until it has been told of every request that was left."""
+        await asyncio.gather(*(replica.client.aclose() for replica in self.replicas))
+
+    def drain(self, draining: bool) -> None:
+        """It gets nothing new, or does again."""
+        for replica in self.replicas:
+            replica.draining = draining
+        self._pool.changed()
+
+    def look(self) -> None:
+        """See at once how it does."""
+        self._wake.set()
+
+    @property
+    def in_flight(self) -> int:
+        return sum(replica.in_flight for replica in self.replicas)
+
+    async def _keep_watch(self) -> None:
+        while True:
+            self._wake.clear()
+            unproven = [replica for replica in self.replicas if not self._lately_proven(replica)]
+            if unproven:
+                await self._inspect(unproven)
+            all_well = all(replica.health in ("ready", "kept_out") for replica in self.replicas)
+            # not wait_for: before Python 3.12 it may swallow the cancellation that ends us
+            with suppress(TimeoutError):
+                async with asyncio.timeout(self._watch.probe_every_s if all_well else self._watch.retry_every_s):
+                    await self._wake.wait()
+
+    def _lately_proven(self, replica: Replica) -> bool:
+        if replica.health != "ready" or replica.proven is None:
+            return False
+        return self._clock() - replica.proven < self._watch.probe_every_s
+
+    async def _inspect(self, unproven: list[Replica]) -> None:
+        try:
+            async with asyncio.timeout(self._watch.probe_timeout_s):
+                inspection = await inspect(self._client, self._probe)
+        except (EngineError, TimeoutError) as error:
+            self._fail(unproven, str(error) or f"has not answered in {self._watch.probe_timeout_s:g} s")
+            return
+        self._learn(inspection.info)
+        if (reason := self._pool.keeps_out(self, inspection)) is not None:
+            self._fail(self.replicas, f"is kept out: {reason}", kept_out=True)
+            return
+        await asyncio.gather(*(self._prove(replica) for replica in self.replicas if not self._lately_proven(replica)))
+
+    def _learn(self, info: ServerInfo) -> None:
+        self.info = info
+        if info.dp_size > 1 and len(self.replicas) != info.dp_size:
+            ranks = range(info.dp_size)
+            self.replicas = [self._replica(self._client.of_rank(rank)) for rank in ranks]
+        for replica in self.replicas:
+            replica.learn(info)
+
+    async def _prove(self, replica: Replica) -> None:
+        try:
+            async with asyncio.timeout(self._watch.probe_timeout_s):
+                await self._generate_one_token(replica)
+        except EngineRefusedError as error:
+            self._fail([replica], f"refuses a one-token generation: {error}")
+        except EngineError as error:
+            self._fail([replica], str(error))
+        except TimeoutError:
+            self._fail([replica], f"has generated nothing in {self._watch.probe_timeout_s:g} s")
+        else:
+            await self._succeed(replica)
+
+    async def _succeed(self, replica: Replica) -> None:
+        replica.trouble = ""
+        if replica.health == "ready":
+            return
+        replica.health = "warming"
+        await self._pool.arrives(replica)
+        if replica.health == "warming":
+            replica.health = "ready"
+            self._pool.changed()
+
+    def _fail(self, replicas: list[Replica], trouble: str, *, kept_out: bool = False) -> None:
+        for replica in replicas:
+            replica.health, replica.trouble = "kept_out" if kept_out else "down", trouble
+        self._pool.changed()
+
+    async def _generate_one_token(self, replica: Replica) -> None:
+        rid = f"{_PROBE_RID}{time.time_ns():0{_RID_LENGTH - len(_PROBE_RID)}d}"[:_RID_LENGTH]
+        request = GenerateRequest(rid, array("I", (0,)), Sampling(max_new_tokens=1, temperature=0.0))
+        async with aclosing(replica.client.generate(request)) as deltas:
+            async for delta in deltas:
+                if delta.token_ids:
+                    replica.proven = self._clock()
+
+    async def _keep_count(self) -> None:
+        """What it has to do, whoever asked it, and how fast it has done what it had."""
+        while True:
+            await asyncio.sleep(self._watch.loads_every_s)
+            if not any(replica.health == "ready" for replica in self.replicas):
+                continue
+            with suppress(EngineError):
+                for load in await self._client.loads():
+                    if load.rank < len(self.replicas):
+                        replica = self.replicas[load.rank]
+                        replica.standing.reported_tokens = load.waiting_tokens
+                        if load.prefilled_tokens is not None and load.prefill_s is not None:
+                            replica.measured_by_us = False
+                            lately = replica.standing.pace.totals(load.prefilled_tokens, load.prefill_s)
+                            self._pace.prefilled(*lately)
+                        replica.standing.pace.assume(self._pace)
+
+    def _replica(self, client: EngineClient) -> Replica:
+        return Replica(client, self.spec.version, self.spec.draining)

@@ -1,0 +1,255 @@
+"""Where requests go, over fake engines with real radix caches."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import secrets
+from array import array
+from collections.abc import AsyncIterator
+from contextlib import aclosing, asynccontextmanager
+from typing import Any
+
+import aiohttp
+import pytest
+
+from router.engine.client import EngineClient
+from router.pace import Pace
+from router.registry.spec import ReplicaSpec
+from router.request import Delta, GenerateRequest, Sampling, Urgency
+from router.router import Router
+from router.server import Watch
+from tests.fake_engine import FakeEngine, FakeEngineOptions
+
+pytestmark = pytest.mark.timeout(60)
+
+WATCH = Watch(probe_every_s=0.2, retry_every_s=0.05, probe_timeout_s=2.0, loads_every_s=0.05)
+
+
+def text(length: int, seed: int) -> array[int]:
+    dice = random.Random(seed)
+    return array("I", (dice.randrange(3, 30_000) for _ in range(length)))
+
+
+def request(prompt: array[int], tokens: int = 4, **changes: Any) -> GenerateRequest:
+    return GenerateRequest(secrets.token_hex(16), prompt, Sampling(tokens, temperature=0.0), **changes)
+
+
+async def served(router: Router, asked: GenerateRequest) -> Delta:
+    """The last delta."""
+    async with aclosing(router.generate(asked)) as deltas:
+        *_, last = [delta async for delta in deltas]
+    return last
+
+
+def spec(name: str, engine: FakeEngine, **changes: Any) -> ReplicaSpec:
+    return ReplicaSpec(name, engine.url, **changes)
+
+
+async def ready(router: Router, *names: str) -> None:
+    async with asyncio.timeout(5):
+        while not all(name in router.replicas and router.replicas[name].available for name in names):
+            await asyncio.sleep(0.005)
+
+
+async def measured(router: Router) -> None:
+    """The pace of one replica has become known, and all are taken to be like it."""
+    async with asyncio.timeout(5):
+        while any(one.standing.pace.prefill_s == Pace().prefill_s for one in router.replicas.values()):
+            await asyncio.sleep(0.01)
+
+
+@asynccontextmanager
+async def routed(count: int, **options: Any) -> AsyncIterator[tuple[Router, dict[str, FakeEngine]]]:
+    engines = {
+        name: FakeEngine(FakeEngineOptions(**{"max_total_tokens": 1 << 20} | options)) for name in "abcd"[:count]
+    }
+    for engine in engines.values():
+        await engine.start()
+    async with aiohttp.ClientSession() as http:
+        try:
+            specs = [spec(name, engine) for name, engine in engines.items()]
+            async with Router(lambda one: EngineClient(one.name, one.url, http), specs, watch=WATCH) as router:
+                await ready(router, *engines)
+                yield router, engines
+        finally:
+            for engine in engines.values():
+                await engine.stop()
+
+
+def prefilled(engines: dict[str, FakeEngine]) -> int:
+    return sum(engine.state.prefilled_tokens for engine in engines.values())
+
+
+async def test_a_prompt_goes_where_its_prefix_is_though_it_names_no_home() -> None:
+    async with routed(3) as (router, _):
+        prompt = text(2000, seed=1)
+        first = await served(router, request(prompt))
+        again = [await served(router, request(prompt + text(50, seed))) for seed in range(2, 8)]
+        assert {delta.replica for delta in again} == {first.replica}
+        assert all(delta.cached_tokens == 2000 for delta in again)
+        assert router.placer.placements["prefix"] == 6
+
+
+async def test_siblings_with_a_cold_prefix_wait_for_one_prefill_and_then_fan_out() -> None:
+    async with routed(2, prefill_tokens_per_s=20_000, decode_tokens_per_s=100) as (router, engines):
+        before = prefilled(engines)
+        shared = text(4000, seed=1)
+        await asyncio.gather(*(served(router, request(shared + text(40, seed))) for seed in range(2, 18)))
+        computed = prefilled(engines) - before
+        assert 4000 + 16 * 40 <= computed <= 2 * 4000 + 16 * 64
+
+
+async def test_a_shared_prompt_does_not_drag_all_load_to_one_replica() -> None:
+    async with routed(3, prefill_tokens_per_s=20_000, decode_tokens_per_s=50) as (router, engines):
+        shared = text(1000, seed=1)
+        await served(router, request(shared))
+        await measured(router)
+        before = {name: engine.state.received for name, engine in engines.items()}
+        await asyncio.gather(*(served(router, request(shared + text(100, seed), 30)) for seed in range(2, 92)))
+        counts = [engine.state.received - before[name] for name, engine in engines.items()]
+        assert min(counts) >= 10
+
+
+async def test_a_document_is_prefilled_in_slices_and_reports_what_was_cached_before_it() -> None:
+    async with routed(1, chunked_prefill_size=512, prefill_tokens_per_s=20_000) as (router, engines):
+        prompt = text(9000, seed=1)
+        await served(router, request(prompt[:1600]))
+        before = engines["a"].state.received
+        last = await served(router, request(prompt))
+        assert last.cached_tokens == 1600
+        assert engines["a"].state.received - before > 5
+        assert router.replicas["a"].standing.document_tokens == 0
+        assert (await served(router, request(prompt))).cached_tokens == 8992
+
+
+async def test_chats_get_in_between_the_slices_of_a_document() -> None:
+    async with routed(1, chunked_prefill_size=512, prefill_tokens_per_s=20_000, decode_tokens_per_s=500) as (router, _):
+        order: list[str] = []
+
+        async def ask(name: str, prompt: array[int]) -> None:
+            await served(router, request(prompt))
+            order.append(name)
+
+        document = asyncio.create_task(ask("document", text(30_000, seed=1)))
+        await asyncio.sleep(0.1)
+        await asyncio.gather(*(ask("chat", text(100, seed)) for seed in range(2, 12)))
+        await document
+        assert order == ["chat"] * 10 + ["document"]
+
+
+async def test_documents_wait_for_each_other_and_all_finish() -> None:
+    async with routed(1, chunked_prefill_size=512, prefill_tokens_per_s=200_000) as (router, engines):
+        asked = [asyncio.create_task(served(router, request(text(9000, seed)))) for seed in range(4)]
+        await asyncio.sleep(0)
+        most = 0
+        while not all(task.done() for task in asked):
+            most = max(most, router.replicas["a"].standing.documents)
+            await asyncio.sleep(0.002)
+        assert most == 1
+        assert engines["a"].state.idle
+
+
+async def test_a_full_replica_makes_requests_wait_here_by_priority() -> None:
+    async with routed(1, max_running_requests=2, decode_tokens_per_s=200) as (router, _):
+        order: list[str] = []
+
+        async def ask(priority: Any, seed: int) -> None:
+            await served(router, request(text(40, seed), 10, urgency=Urgency("someone", priority)))
+            order.append(priority)
+
+        first = [asyncio.create_task(ask("interactive", seed)) for seed in range(2)]
+        await asyncio.sleep(0.02)
+        batch = [asyncio.create_task(ask("batch", seed)) for seed in range(2, 4)]
+        await asyncio.sleep(0.01)
+        assert sum(load.requests for load in router.placer.admission.waiting_by().values()) == 2
+        late = [asyncio.create_task(ask("interactive", seed)) for seed in range(4, 6)]
+        await asyncio.gather(*first, *batch, *late)
+        assert order == ["interactive"] * 4 + ["batch"] * 2
+        assert router.in_flight() == 0
+
+
+async def test_replicas_are_added_and_removed_while_requests_are_under_way() -> None:
+    async with routed(2, decode_tokens_per_s=100) as (router, engines):
+        stream = router.generate(request(text(40, 1), 40, home="a"))
+        async with aclosing(stream):
+            assert (await anext(stream)).replica == "a"
+            router.fleet.update([spec("b", engines["b"])])
+            assert list(router.replicas) == ["b"]
+            assert router.in_flight() == 1
+            assert (await served(router, request(text(40, 2), home="a"))).replica == "b"
+            rest = [delta async for delta in stream]
+        assert sum(len(delta.token_ids) for delta in rest) == 39
+        assert router.in_flight() == 0
+        router.fleet.update([spec(name, engine) for name, engine in engines.items()])
+        await ready(router, "a")
+        assert (await served(router, request(text(40, 3), home="a"))).replica == "a"
+
+
+async def test_a_draining_replica_keeps_what_it_has_and_gets_nothing_new() -> None:
+    async with routed(2, decode_tokens_per_s=100) as (router, engines):
+        stream = router.generate(request(text(40, 1), 20, home="a"))
+        async with aclosing(stream):
+            await anext(stream)
+            router.fleet.update([spec("a", engines["a"], draining=True), spec("b", engines["b"])])
+            assert router.replicas["a"].state == "draining"
+            assert (await served(router, request(text(40, 2), home="a"))).replica == "b"
+            assert [delta.replica async for delta in stream][-1] == "a"
+        router.fleet.update([spec(name, engine) for name, engine in engines.items()])
+        assert (await served(router, request(text(40, 3), home="a"))).replica == "a"
+
+
+async def test_a_server_that_differs_from_its_pool_is_kept_out_and_says_why() -> None:
+    async with routed(1, page_size=16) as (router, engines):
+        odd = FakeEngine(FakeEngineOptions(page_size=64, max_total_tokens=1 << 20))
+        await odd.start()
+        try:
+            router.fleet.update([spec("a", engines["a"]), spec("odd", odd)])
+            async with asyncio.timeout(5):
+                while router.replicas["odd"].state != "kept_out":
+                    await asyncio.sleep(0.01)
+            assert router.replicas["odd"].trouble == "is kept out: page size 64, the pool has 16"
+            assert {(await served(router, request(text(40, seed)))).replica for seed in range(6)} == {"a"}
+        finally:
+            await odd.stop()
+
+
+async def test_a_restarted_replica_is_given_its_sessions_before_it_takes_load() -> None:
+    async with routed(2) as (router, engines):
+        prompts = {f"session-{seed}": text(1000, seed) for seed in range(4)}
+        for session, prompt in prompts.items():
+            await served(router, request(prompt, home="a", session=session))
+        await engines["a"].die()
+        async with asyncio.timeout(5):
+            while router.replicas["a"].available:
+                await asyncio.sleep(0.01)
+        await engines["a"].revive()
+        await ready(router, "a")
+        for session, prompt in prompts.items():
+            last = await served(router, request(prompt + text(30, 99), home="a", session=session))
+            assert (last.replica, last.cached_tokens) == ("a", 992)
+
+
+async def test_sessions_are_pinned_to_their_version() -> None:
+    async with routed(2) as (router, engines):
+        router.fleet.update([spec("a", engines["a"]), spec("b", engines["b"], version="canary")])
+        await ready(router, "a", "b")
+        new = {(await served(router, request(text(40, seed)))).replica for seed in range(6)}
+        assert new == {"a"}
+        pinned = {(await served(router, request(text(40, seed), version="canary"))).replica for seed in range(6)}
+        assert pinned == {"b"}
+        assert [router.version_of(name) for name in ("a", "b", "gone")] == ["stable", "canary", None]
+        await engines["b"].die()
+        assert (await served(router, request(text(40, 7), version="canary"))).replica == "a"
+
+
+async def test_every_placement_is_explained() -> None:
+    async with routed(2) as (router, _):
+        await served(router, request(text(500, 1), session="mine"))
+        home = router.placer.log.of_session("mine").__next__().placement.name
+        await served(router, request(text(500, 1) + text(100, 2), session="mine", home=home))
+        newest, oldest = router.placer.log.of_session("mine")
+        assert (oldest.placement.reason, oldest.placement.cached) == ("balance", 0)
+        assert (newest.placement.reason, newest.placement.cached, newest.prompt_tokens) == ("home", 496, 600)
+        assert {name for name, _ in newest.placement.costs} == {"a", "b"}
+        assert newest.placement.costs[0][0] == home
