@@ -301,8 +301,8 @@ async def test_a_thousand_aborts_leave_nothing_behind() -> None:
         for engine in engines:
             engine.fail(cut_next=0, slow_next=0)
         await at_rest(router, engines)
-        assert router.counts.resumes["resumed"] > 50
-        assert router.counts.hedges["won"] + router.counts.hedges["lost"] > 50
+        assert router.counts.resumes["resumed"] > 10
+        assert router.counts.hedges["won"] + router.counts.hedges["lost"] > 10
         await ready(router, "a", "b", "c")
         assert len(ids_of(await deltas_of(router, request()))) == 8
 
