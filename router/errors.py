@@ -5,6 +5,8 @@ RouterError
 ├── ModelError              a model directory is missing, incomplete or cannot be made
 ├── PreflightError          this machine cannot run what was asked for
 ├── EngineStartError        an engine process did not become ready
+├── RegistryError           a replica, a source of replicas or a rollout is not what it has to be
+│   └── RegistryStoreError      the shared registry cannot be read or written now
 ├── NoReplicaError          no replica can take a request now; `retry_after_s` says when to try again
 └── EngineError             a replica answered, but not with tokens
     ├── EngineRefusedError  the request is at fault (the engine's 4xx): never retried
@@ -38,6 +40,14 @@ class EngineStartError(RouterError):
     def __init__(self, message: str, log_lines: tuple[str, ...] = ()) -> None:
         super().__init__(message)
         self.log_lines = log_lines
+
+
+class RegistryError(RouterError):
+    """A replica, a source of replicas or a rollout is not what it has to be."""
+
+
+class RegistryStoreError(RegistryError):
+    """The registry that fronts share cannot be read or written now."""
 
 
 class NoReplicaError(RouterError):

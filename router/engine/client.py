@@ -35,6 +35,16 @@ class ServerInfo:
     page_size: int
     max_total_tokens: int
     tool_call_parser: str | None
+    dp_size: int = 1
+    weight_version: str | None = None
+    kv_events_config: str | None = None
+    """The server's own JSON text; None: it publishes no KV events."""
+    max_running_requests: int | None = None
+    """Of each DP rank."""
+    chunked_prefill_size: int | None = None
+    """None: a prompt is prefilled in one piece, however long."""
+    tokenizes: bool = True
+    """False: started with `--skip-tokenizer-init`, it knows ids alone."""
 
 
 class EngineClient:
@@ -61,6 +71,7 @@ class EngineClient:
                 page_size=int(info["page_size"]),
                 max_total_tokens=int(info["max_total_num_tokens"]),
                 tool_call_parser=info.get("tool_call_parser"),
+                **_options(info),
             )
         except (KeyError, IndexError, TypeError, ValueError) as error:
             raise EngineUnavailableError(f"{self.name} does not describe itself as SGLang does: {error!r}") from error
@@ -86,6 +97,18 @@ class EngineClient:
         parsed = await self._json("POST", "/parse_function_call", orjson.dumps(body))
         calls = tuple(ParsedCall(call["name"], call["parameters"]) for call in parsed["calls"])
         return ParsedText(parsed["normal_text"], calls)
+
+    async def tokenize(self, text: str) -> tuple[int, ...]:
+        """The ids of `text` by the server's own tokenizer, nothing added to them.
+
+        Raises EngineUnavailableError and EngineRefusedError.
+        """
+        body = orjson.dumps({"prompt": text, "add_special_tokens": False})
+        answer = await self._json("POST", "/tokenize", body)
+        try:
+            return tuple(map(int, answer["tokens"]))
+        except (KeyError, TypeError, ValueError) as error:
+            raise EngineUnavailableError(f"{self.name} does not tokenize as SGLang does: {error!r}") from error
 
     async def _json(self, method: str, path: str, body: bytes | None = None) -> dict[str, Any]:
         timeout = aiohttp.ClientTimeout(total=_CONTROL_TIMEOUT_S, sock_connect=_CONNECT_TIMEOUT_S)
@@ -164,6 +187,21 @@ class EngineClient:
                 pass
         except (aiohttp.ClientError, TimeoutError, OSError, RuntimeError):
             return  # a server that cannot be reached generates for no one
+
+
+def _options(info: Mapping[str, Any]) -> dict[str, Any]:
+    """What a server may leave out of its description."""
+    state = (info.get("internal_states") or [{}])[0]
+    running = state.get("effective_max_running_requests_per_dp") or info.get("max_running_requests")
+    chunk = int(info.get("chunked_prefill_size") or 0)
+    return {
+        "dp_size": int(info.get("dp_size") or 1),
+        "weight_version": info.get("weight_version"),
+        "kv_events_config": info.get("kv_events_config") or None,
+        "max_running_requests": int(running) if running else None,
+        "chunked_prefill_size": chunk if chunk > 0 else None,
+        "tokenizes": not info.get("skip_tokenizer_init"),
+    }
 
 
 class _ChunkReader:

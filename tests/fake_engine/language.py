@@ -69,8 +69,8 @@ class Speller:
         texts = self.tokenizer.decode_batch([[token] for token in range(size)], skip_special_tokens=True)
         return tuple(token for token, text in enumerate(texts) if text and CUT not in text)
 
-    def encode(self, text: str) -> list[int]:
-        return self.tokenizer.encode(text).ids
+    def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
+        return self.tokenizer.encode(text, add_special_tokens=add_special_tokens).ids
 
     def decode(self, ids: Sequence[int], skip_special: bool) -> str:
         return self.tokenizer.decode(ids, skip_special_tokens=skip_special)

@@ -52,6 +52,7 @@ class Endpoints:
         app.router.add_route("*", "/generate", self.generate)
         app.router.add_route("*", "/flush_cache", self.flush_cache)
         app.router.add_post("/abort_request", self.abort_request)
+        app.router.add_post("/tokenize", self.tokenize)
         app.router.add_post("/parse_function_call", self.parse_function_call)
         app.router.add_get("/fake/state", self.fake_state)
         app.router.add_post("/fake/faults", self.fake_faults)
@@ -138,6 +139,20 @@ class Endpoints:
 
     async def parse_function_call(self, http: web.Request) -> web.Response:
         return json(self._engine.script.parse(orjson.loads(await http.read())["text"]))
+
+    async def tokenize(self, http: web.Request) -> web.Response:
+        body = orjson.loads(await http.read())
+        speller = self._engine.speller
+        if speller is None:  # `--skip-tokenizer-init`: the real one has None where it has its tokenizer
+            trouble = "'NoneType' object has no attribute 'encode'"
+            return failure(f"Internal server error during tokenization: {trouble}", "InternalServerError", 500)
+        prompt, special = body["prompt"], bool(body.get("add_special_tokens", True))
+        several = isinstance(prompt, list)
+        ids = [speller.encode(text, special) for text in (prompt if several else [prompt])]
+        counts = [len(one) for one in ids]
+        length = self._options.context_length
+        told = {"tokens": ids, "count": counts} if several else {"tokens": ids[0], "count": counts[0]}
+        return json({**told, "max_model_len": length})
 
     async def health(self, _: web.Request) -> web.Response:
         if not self._engine.started:
