@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager
 
 import aiohttp
 from fastapi import Depends, FastAPI, Request
+from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 from starlette.responses import JSONResponse, Response
 
@@ -20,8 +21,9 @@ from programs.store import SessionStore, connect
 from programs.verdict import TemplateProbe
 from router.engine.client import EngineClient
 from router.router import Router
-from service import chat, compaction, conversations, health, models, responses
+from service import admin, chat, compaction, conversations, health, models, responses
 from service.auth import require_key
+from service.body import refused
 from service.errors import EXPECTED_ERRORS, ErrorBody, error_body
 from service.hygiene_file import hygiene_rules
 from service.metrics import Metrics
@@ -49,10 +51,11 @@ def create_app(settings: Settings) -> FastAPI:
 
     described = "/openapi.json" if settings.api_key is None else None  # FastAPI's own routes ask for no key
     app = FastAPI(title="Antiphon", lifespan=lifespan, dependencies=[Depends(require_key)], openapi_url=described)
-    for module in (chat, responses, compaction, conversations, models, health):
+    for module in (chat, responses, compaction, conversations, models, admin, health):
         app.include_router(module.router)
     for expected in EXPECTED_ERRORS:
         app.add_exception_handler(expected, _expected)
+    app.add_exception_handler(RequestValidationError, _bad_parameter)
     app.add_exception_handler(ClientGoneError, _client_gone)
     app.add_exception_handler(HTTPException, _http)
     app.add_exception_handler(Exception, _unexpected)
@@ -79,6 +82,13 @@ async def _services(
 
 async def _expected(_: Request, error: Exception) -> Response:
     return _response(error_body(error))
+
+
+async def _bad_parameter(_: Request, error: Exception) -> Response:
+    if not isinstance(error, RequestValidationError):
+        raise error
+    first = error.errors()[0]
+    return _response(error_body(refused({**first, "loc": first["loc"][1:]})))  # without "query" or "path"
 
 
 async def _client_gone(_: Request, __: Exception) -> Response:
