@@ -75,10 +75,8 @@ class KubernetesSource:
                         if specs != known:
                             known = specs
                             yield specs
-            except TimeoutError:
-                continue  # silent for long: list again
             except _TROUBLES as error:
-                if _status(error) != _GONE:
+                if not isinstance(error, TimeoutError) and _status(error) != _GONE:
                     self._health.bad(" ".join(str(error).split()) or type(error).__name__)
             await asyncio.sleep(self._pause_s)
 

@@ -6,6 +6,8 @@ import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from programs.store import connect
 from router.errors import RegistryError
@@ -60,6 +62,26 @@ def test_a_flag_drains_a_replica_of_any_source_and_none_undrains_what_its_source
     drained = ReplicaSpec("b", "http://b:1", draining=True)
     assert [one.draining for one in merged([(A,), (drained,)], ("a",))] == [True, True]
     assert [one.draining for one in merged([(A,), (drained,)], ())] == [False, True]
+
+
+specs = st.builds(
+    lambda name, port, draining: ReplicaSpec(name, f"http://x:{port}", draining=draining),
+    st.sampled_from("abcdef"),
+    st.integers(1, 6),
+    st.booleans(),
+)
+
+
+@given(st.lists(st.lists(specs, max_size=4), max_size=4), st.sets(st.sampled_from("abcdef")))
+def test_no_name_and_no_server_is_there_twice_and_none_is_missed(
+    lists: list[list[ReplicaSpec]], draining: set[str]
+) -> None:
+    union = merged(lists, draining)
+    names, urls = {one.name for one in union}, {one.url for one in union}
+    assert len(names) == len(urls) == len(union)
+    assert all(one.name in names or one.url in urls for each in lists for one in each)
+    assert all(one.draining for one in union if one.name in draining)
+    assert merged([union], ()) == union
 
 
 async def test_sources_are_one_list_in_their_order(shared: ReplicaStore) -> None:

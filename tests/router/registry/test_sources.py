@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from router.errors import RegistryError
-from router.registry.place import sources_of
+from router.registry.sources import sources_of
 
 
 def test_replicas_that_are_written_out_are_one_source_and_the_first() -> None:

@@ -7,7 +7,6 @@ from pathlib import Path
 from urllib.parse import SplitResult, parse_qs, unquote, urlsplit
 
 from router.errors import RegistryError
-from router.registry.dns import DnsSource
 from router.registry.file import FileSource
 from router.registry.fixed import FixedSource
 from router.registry.source import ReplicaSource
@@ -59,6 +58,8 @@ def _dns(parts: SplitResult, version: str) -> ReplicaSource:
     host = parts.hostname
     if not host or parts.path not in ("", "/") or host.startswith("_") == (parts.port is not None):
         raise ValueError(parts.geturl())
+    from router.registry.dns import DnsSource  # late: dnspython takes a while to import
+
     return DnsSource(host, parts.port, version=version)
 
 
