@@ -34,6 +34,11 @@ class CacheView:
         """There is no such replica any more."""
         self.index.forget(name)
 
+    def cached_tokens(self, replica: Replica) -> int | None:
+        """How much is known to be cached there; None while nothing tells."""
+        size, page = self.index.size(replica.name), replica.info.page_size if replica.info else 0
+        return size.blocks * page if size.blocks else None
+
     def sent(self, flight: Flight, prints: Fingerprints) -> None:
         """The flight's prompt is cached on its replica now."""
         self.index.routed(flight.replica.name, prints, prints.length)

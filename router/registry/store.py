@@ -105,6 +105,7 @@ class ReplicaStore:
                 self._health.good()
             except RegistryStoreError as error:
                 self._health.bad(str(error))
+            _heed_cancellation()
             if self._state != told and (told is not None or not self._health.trouble):
                 told = self._state
                 yield told.replicas
@@ -209,6 +210,13 @@ def _decoded(value: bytes) -> _Stored:
 
 def _is_gone(stored: _Stored, now: float) -> bool:
     return stored.gone_at is not None and stored.gone_at <= now
+
+
+def _heed_cancellation() -> None:
+    """Redis' client sends under wait_for, which before Python 3.12 may swallow the cancellation that ends us."""
+    task = asyncio.current_task()
+    if task is not None and task.cancelling():
+        raise asyncio.CancelledError
 
 
 @asynccontextmanager
