@@ -5,6 +5,7 @@ RouterError
 ├── ModelError              a model directory is missing, incomplete or cannot be made
 ├── PreflightError          this machine cannot run what was asked for
 ├── EngineStartError        an engine process did not become ready
+├── KvEventError            what came where KV events should is none
 ├── NoReplicaError          no replica can take a request now; `retry_after_s` says when to try again
 └── EngineError             a replica answered, but not with tokens
     ├── EngineRefusedError  the request is at fault (the engine's 4xx): never retried
@@ -38,6 +39,10 @@ class EngineStartError(RouterError):
     def __init__(self, message: str, log_lines: tuple[str, ...] = ()) -> None:
         super().__init__(message)
         self.log_lines = log_lines
+
+
+class KvEventError(RouterError):
+    """What came where an engine's KV events should is none."""
 
 
 class NoReplicaError(RouterError):
