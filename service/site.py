@@ -110,11 +110,13 @@ async def _own_site(settings: UpSettings, steps: Steps) -> Site:
     check_profile(profile, Machine.here(settings.data_dir))
     model = await _model(settings, profile, interpreter, steps)
     steps.say(as_written)
+    port = pick_port(_ENGINE_HOST, 1 + 2 * profile.dp)
     launch = EngineLaunch(
         profile=profile,
         model=model,
         interpreter=interpreter,
-        port=pick_port(_ENGINE_HOST),
+        port=port,
+        events_port=port + 1,
         log_path=settings.data_dir / "logs" / "engine.log",
         env=settings.foreign_environment,
         host=_ENGINE_HOST,

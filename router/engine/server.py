@@ -45,6 +45,8 @@ class EngineLaunch:
     log_path: Path
     env: Mapping[str, str]
     host: str = "127.0.0.1"
+    events_port: int | None = None
+    """The first of 2·dp, for KV events, if the profile has them told on this host."""
 
     @property
     def url(self) -> str:
@@ -68,7 +70,14 @@ class EngineServer:
         check_ports(launch.host, [launch.port])
         stand_in = profile.device == "cpu" and not await has_cpu_kernels(interpreter, launch.env)
         cpus = len(os.sched_getaffinity(0))
-        argv = engine_argv(profile, interpreter=interpreter, model=launch.model, host=launch.host, port=launch.port)
+        argv = engine_argv(
+            profile,
+            interpreter=interpreter,
+            model=launch.model,
+            host=launch.host,
+            port=launch.port,
+            events_port=launch.events_port,
+        )
         env = engine_env(profile, base=launch.env, cpus=cpus, stand_in=stand_in)
         try:
             child = await Child.start(

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
 from tests.fake_engine.faults import Faults
+from tests.fake_engine.kv_events import EventPublisher, PublisherConfig
 from tests.fake_engine.language import Language, Speller, unpack
 from tests.fake_engine.options import FakeEngineOptions
 from tests.fake_engine.request import RefusedError, Request
-from tests.fake_engine.scheduler import EngineState, Scheduler
+from tests.fake_engine.scheduler import Scheduler
 from tests.fake_engine.script import Script
+from tests.fake_engine.state import EngineState
 
 
 class Engine:
@@ -26,24 +29,70 @@ class Engine:
         known = self.speller.tokenizer.get_vocab_size() if self.speller else None
         self._vocab_size = options.vocab_size or known
         self.script = Script()
-        self.scheduler = Scheduler(options, Language(options, vocabulary), self.script)
+        language = Language(options, vocabulary)
+        self.ranks = [Scheduler(options, language, self.script) for _ in range(options.dp_size)]
         self.faults = Faults()
+        self._turn = itertools.cycle(range(options.dp_size))
+        self._publishers: list[EventPublisher] = []
         self.held: dict[str, Request] = {}
         """Requests the server has not answered to the end, by rid."""
         self.started_s = time.monotonic()
         self._die = die
 
     @property
+    def scheduler(self) -> Scheduler:
+        """The first rank's."""
+        return self.ranks[0]
+
+    @property
     def state(self) -> EngineState:
-        return self.scheduler.state
+        """Of all ranks together; with one rank, its own, which goes on counting."""
+        if len(self.ranks) == 1:
+            return self.scheduler.state
+        return EngineState.total([rank.state for rank in self.ranks])
+
+    def rank_of(self, request: Request) -> Scheduler:
+        return self.ranks[request.rank or 0]
 
     @property
     def started(self) -> bool:
         return time.monotonic() - self.started_s >= self.options.startup_s
 
     async def run(self) -> None:
+        """Until cancelled, or one rank breaks."""
         await asyncio.sleep(self.options.startup_s)
-        await self.scheduler.run()
+        self._open_publishers()
+        try:
+            async with asyncio.TaskGroup() as group:
+                for scheduler in self.ranks:
+                    group.create_task(scheduler.run())
+        finally:
+            await asyncio.gather(*(publisher.stop() for publisher in self._publishers))
+
+    def _open_publishers(self) -> None:
+        if self.options.kv_events_config is None:
+            return
+        config = PublisherConfig.read(self.options.kv_events_config)
+        for rank, scheduler in enumerate(self.ranks):
+            publisher = EventPublisher(config, rank, self.faults)
+            publisher.start()
+            self._publishers.append(publisher)
+            scheduler.publish = publisher.publish
+
+    def submit(self, request: Request) -> None:
+        if self.options.dp_size > 1 and request.rank is None:
+            request.rank = next(self._turn)
+        elif self.options.dp_size == 1:
+            request.rank = None
+        self.rank_of(request).submit(request)
+
+    def abort(self, prefix: str, everything: bool = False) -> None:
+        for scheduler in self.ranks:
+            scheduler.abort(prefix, everything)
+
+    def flush(self) -> bool:
+        flushed = [scheduler.flush() for scheduler in self.ranks]
+        return all(flushed)
 
     def check(self, request: Request) -> None:
         """What kills or refuses a request that is well formed."""
@@ -63,18 +112,20 @@ class Engine:
             del self.held[request.rid]
 
     def client_gone(self, request: Request) -> None:
-        self.state.disconnected += 1
+        scheduler = self.rank_of(request)
+        scheduler.state.disconnected += 1
         if delay_s := self.options.abort_delay_s(request.stream):
-            asyncio.get_running_loop().call_later(delay_s, self.scheduler.abort, request.rid)
+            asyncio.get_running_loop().call_later(delay_s, scheduler.abort, request.rid)
         else:
-            self.scheduler.abort(request.rid)
+            scheduler.abort(request.rid)
 
     def set_faults(self, values: dict[str, Any]) -> None:
         """Raises KeyError for a fault there is not."""
         self.faults.update(values)
-        if self.faults.hang:
-            self.scheduler.go.clear()
-        else:
-            self.scheduler.go.set()
-        if self.faults.die_after_tokens is not None:
-            self.scheduler.die_at(self.faults.die_after_tokens, self._die)
+        for scheduler in self.ranks:
+            if self.faults.hang:
+                scheduler.go.clear()
+            else:
+                scheduler.go.set()
+            if self.faults.die_after_tokens is not None:
+                scheduler.die_at(self.faults.die_after_tokens, self._die)

@@ -38,6 +38,8 @@ class FakeEngineOptions:
     context_length: int = 32_768
     max_total_tokens: int = 65_536
     max_running_requests: int = 256
+    dp_size: int = 1
+    """Ranks: each has a cache, a queue and KV events of its own, and everything else is alike."""
     chunked_prefill_size: int = 8_192
     overlap_schedule: bool = True
     """SGLang's default. An answer that a stop ended then leaves P+N tokens in the cache; others always P+N-1."""
@@ -49,6 +51,8 @@ class FakeEngineOptions:
     stream_interval: int = 1
     incremental_streaming: bool = False
     enable_metrics: bool = True
+    kv_events_config: str | None = None
+    """SGLang's flag, as JSON. None: nothing is published."""
     startup_s: float = 0.0
     """Until then /health answers 503, and /generate waits."""
     health_timeout_s: float = 20.0
@@ -58,7 +62,8 @@ class FakeEngineOptions:
     """How many finished requests `EngineState.finished` remembers."""
 
     def __post_init__(self) -> None:
-        for name in ("page_size", "context_length", "max_total_tokens", "max_running_requests", "stream_interval"):
+        counts = ("dp_size", "page_size", "context_length", "max_total_tokens", "max_running_requests")
+        for name in (*counts, "stream_interval"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
         if self.max_total_tokens % self.page_size:

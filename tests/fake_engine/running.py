@@ -14,9 +14,9 @@ from aiohttp import web
 from tests.fake_engine.engine import Engine
 from tests.fake_engine.faults import Faults
 from tests.fake_engine.options import FakeEngineOptions
-from tests.fake_engine.scheduler import EngineState, Finished
 from tests.fake_engine.script import Script
 from tests.fake_engine.server import Endpoints
+from tests.fake_engine.state import EngineState, Finished
 
 
 class FakeEngine:

@@ -123,7 +123,7 @@ class Endpoints:
         """Returns when the request finished. aiohttp cancels us when the client goes away: then it is aborted."""
         try:
             await asyncio.sleep(self._engine.faults.take_delay())
-            self._engine.scheduler.submit(request)
+            self._engine.submit(request)
             await request.done
         except asyncio.CancelledError:
             self._engine.client_gone(request)
@@ -134,7 +134,7 @@ class Endpoints:
         rid, everything = str(body.get("rid") or ""), bool(body.get("abort_all"))
         # Matched by prefix, but only if the server also knows the exact rid.
         if everything or rid in self._engine.held:
-            self._engine.scheduler.abort(rid, everything)
+            self._engine.abort(rid, everything)
         return web.Response()
 
     async def parse_function_call(self, http: web.Request) -> web.Response:
@@ -170,7 +170,7 @@ class Endpoints:
         return web.Response(text=info.metrics(self._engine), content_type="text/plain")
 
     async def flush_cache(self, _: web.Request) -> web.Response:
-        if self._engine.scheduler.flush():
+        if self._engine.flush():
             return web.Response(
                 text="Cache flushed.\nPlease check backend logs for more details. "
                 "(When there are running or waiting requests, the operation will not be performed.)\n"
@@ -179,7 +179,7 @@ class Endpoints:
 
     async def fake_state(self, _: web.Request) -> web.Response:
         state = asdict(self._engine.state) | {"finished": len(self._engine.state.finished)}
-        return json(state | {"cached_pages": self._engine.scheduler.pool.tree.pages})
+        return json(state | {"cached_pages": sum(rank.pool.tree.pages for rank in self._engine.ranks)})
 
     async def fake_faults(self, http: web.Request) -> web.Response:
         try:

@@ -57,7 +57,7 @@ def meta_info(request: Request, options: FakeEngineOptions, since: int) -> dict[
     if request.finish is not None and options.version != "0.5.17":
         meta["weight_versions"] = [{"version": VERSION, "start": 0, "end": count}] if count else []
     cached = {"device": request.cached_tokens, "host": 0} if request.cached_tokens else None
-    meta |= {"cached_tokens_details": cached, "dp_rank": None}
+    meta |= {"cached_tokens_details": cached, "dp_rank": request.rank}
     return meta if request.finish is None else meta | _times(received, now, count, options)
 
 

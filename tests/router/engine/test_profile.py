@@ -32,13 +32,14 @@ def test_every_profile_that_ships_loads_by_its_id(name: str) -> None:
 
 
 def test_a_name_without_a_version_means_the_newest() -> None:
-    assert load_profile("cpu-smollm2") == load_profile("cpu-smollm2.v1")
+    assert load_profile("cpu-smollm2") == load_profile("cpu-smollm2.v2")
 
 
 def test_released_profiles_are_never_edited() -> None:
     """Whoever sees this fail makes a new version of the profile instead."""
     released = {
         "cpu-smollm2.v1": "36071d4bb5655b3f",
+        "cpu-smollm2.v2": "395f379b2faeceb8",
         "gpu-70b-tp4.v1": "405de379ee43ed83",
         "gpu-70b-tp8.v1": "2386d9ec2aaa3898",
         "gpu-8b.v1": "f4eef4097f426473",
@@ -116,7 +117,12 @@ GPU = {**CPU, "device": "cuda", "max_total_tokens": ...}
         ({"ep": 3, "tp": 8}, "ep: tp 8 is no multiple of ep 3"),
         ({"nodes": 2, "tp": 8, "dp": 2}, "nodes: replicas cannot span nodes"),
         ({"nodes": 3, "tp": 8}, "nodes: 8 GPUs do not spread over 3 nodes"),
-        ({"kv_events_port": 65535, "dp": 2}, "kv_events_port: 65535 leaves no port for each of 2 ranks"),
+        ({"kv_events_port": 65535, "dp": 2}, "kv_events_port: 65535 leaves no two ports for each of 2 ranks"),
+        ({"kv_events_port": 5557, "kv_events": True}, "kv_events: kv_events_port tells everyone already"),
+        (
+            {"extra_args": ["--kv-events-config={}"], "kv_events": True},
+            "extra_args: --kv-events-config is for the field kv_events",
+        ),
         ({"hierarchical_cache": {"ratio": 2, "size_gb": 4}}, "hierarchical_cache: ratio and size_gb both say"),
         ({"hierarchical_cache": {"prefetch_policy": "timeout"}}, "hierarchical_cache: prefetch_policy: there is no"),
         (
