@@ -63,6 +63,7 @@ class Router:
 
     async def __aexit__(self, *exc_info: object) -> None:
         await self.fleet.__aexit__(*exc_info)
+        await self.cache.aclose()
 
     @property
     def replicas(self) -> dict[str, Replica]:
