@@ -85,6 +85,8 @@ class ReplicaStore:
         self._fields: Mapping[bytes, bytes] = {}
         self._state = RegistryState()
         self._wake = asyncio.Event()
+        self._reading = asyncio.Lock()
+        """Of two readings at once the older could otherwise be the last to be taken down."""
 
     @property
     def trouble(self) -> str:
@@ -116,6 +118,10 @@ class ReplicaStore:
 
     async def refresh(self) -> None:
         """Read what changed since the last time. Raises RegistryStoreError."""
+        async with self._reading:
+            await self._refresh()
+
+    async def _refresh(self) -> None:
         fields = self._fields
         async with _translated():
             revision = await cast("Awaitable[bytes | None]", self._redis.hget(self._key, "revision"))
