@@ -293,8 +293,9 @@ async def test_what_another_front_sent_is_known_by_kv_events() -> None:
 
 
 async def test_each_dp_rank_of_a_server_is_a_replica() -> None:
-    async with routed(1, kv_events=True, dp_size=3) as (router, _):
-        await ready(router, "a/0", "a/1", "a/2")
+    async with routed(1, kv_events=True, dp_size=3, prefill_tokens_per_s=20_000) as (router, _):
+        await served(router, request(text(500, seed=50)))
+        await measured(router)
         prompts = [text(1000, seed) for seed in range(6)]
         homes = [
             (await served(router, request(prompt, home=f"a/{index % 3}"))).replica
