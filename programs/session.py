@@ -107,6 +107,7 @@ class Sessions:
             urgency=plan.request.urgency,
             cache_salt=plan.request.cache_salt,
             top_logprobs=plan.request.top_logprobs,
+            shown=plan.request.streamed,
         )
         began, last = "", None
         async with aclosing(self._router.generate(request)) as deltas:

@@ -49,7 +49,7 @@ class TurnRequest:
     under it, in the same step as the turn. With `calls_allowed` False the tools stay in the prompt (and its prefix in
     the cache), but calls of them are text. `history` None is the session's last mode, or the server's default. With
     `compacts`, the messages ask for a summary, and the history that the turn leaves is only that question and its
-    answer, after the messages that always stay.
+    answer, after the messages that always stay. `streamed` says whether its text is shown as it comes.
     """
 
     tenant: str
@@ -65,6 +65,7 @@ class TurnRequest:
     truncation: Truncation = "disabled"
     cache_salt: str | None = None
     compacts: bool = False
+    streamed: bool = True
     urgency: Urgency = field(default_factory=Urgency)
     top_logprobs: int | None = None
     response_id: str | None = None
@@ -101,7 +102,7 @@ class FinishedTurn:
     `difference` is where the client's messages depart from the ledger, `changes` are what hygiene did to them, and
     `dropped` are the indices, in the whole conversation, of messages that the window left out of the prompt.
     `messages` are those that the turn adds to its branch, `resumes` is how often its answer had to go on from another
-    replica.
+    replica, or to begin again there.
     """
 
     session_id: str

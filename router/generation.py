@@ -24,7 +24,7 @@ from router.errors import (
 )
 from router.hedge import HedgePolicy, first_to_answer
 from router.placer import RETRY_AFTER_S, Placer
-from router.request import Delta, Finish, GenerateRequest
+from router.request import Delta, GenerateRequest
 from router.resume import Progress, ResumeLimits, completed, obstacle
 
 _RID_BYTES = 16
@@ -32,7 +32,7 @@ _HEDGE_PLACE_S = 1.0
 """A hedge is for a replica with room: it does not queue."""
 
 ResumeOutcome = Literal["resumed", "complete", "impossible", "failed"]
-"""Went on elsewhere; had all its tokens already; would not have been exact; no replica could go on."""
+"""Went on elsewhere, or began again; had all its tokens already; would not have been exact; no replica could go on."""
 HedgeOutcome = Literal["won", "lost", "moved", "no_replica"]
 
 
@@ -64,49 +64,62 @@ class Generation:
     async def run(self, request: GenerateRequest) -> AsyncGenerator[Delta]:
         """The generation's deltas, as if one replica had made them all; the last carries the finish.
 
-        Raises NoReplicaError when none can, EngineRefusedError when the request is at fault, and EngineBrokeError
-        when a stream breaks after its first delta and cannot go on elsewhere.
+        One that is not shown and could not go on elsewhere gives one empty delta when it begins and all others at its
+        end: until then it may begin again. Raises NoReplicaError when none can, EngineRefusedError when the request is
+        at fault, and EngineBrokeError when a stream breaks after its first delta and cannot go on.
         """
         progress = Progress(request)
+        held: list[Delta] | None = None if request.shown or obstacle(request.sampling) is None else []
         tried: set[str] = set()
         while True:
             attempt = await self._take_off(progress, tried)
             try:
+                if held is not None and not progress.resumes:
+                    yield Delta((), attempt.replica)
                 async with aclosing(attempt.deltas(self._limits.stall_s)) as deltas:
                     async for delta in deltas:
-                        yield progress.add(delta)
-                    return
+                        if held is None:
+                            yield progress.add(delta)
+                        else:
+                            held.append(progress.add(delta))
+                break
             except (EngineBrokeError, EngineUnavailableError) as error:
                 self._failed(attempt, error)
-                finish = self._landed(progress, error)
+                last = self._landed(progress, error, attempt.replica, held)
             finally:
                 await attempt.close()
-            if finish is not None:
-                yield progress.end(finish, attempt.replica)
-                return
+            if last is not None:
+                yield last
+                break
+        for delta in held or ():
+            yield delta
 
-    def _landed(self, progress: Progress, error: EngineError) -> Finish | None:
-        """What is left to do after a stream broke: None to go on, or the finish it had reached.
+    def _landed(self, progress: Progress, error: EngineError, replica: str, held: list[Delta] | None) -> Delta | None:
+        """What is left to do after a stream broke: None to go on, or the last delta, when all had come.
 
         Raises EngineBrokeError when it must not go on.
         """
-        finish = completed(progress.request, progress.ids)
-        if finish is not None:
-            self.counts.resumes["complete"] += 1
-            return finish
-        reason = obstacle(progress.request.sampling)
-        if reason is not None:
-            self.counts.resumes["impossible"] += 1
-            raise EngineBrokeError(f"{error}; the answer cannot go on elsewhere: {reason}") from error
+        if held is None:
+            finish = completed(progress.request, progress.ids)
+            if finish is not None:
+                self.counts.resumes["complete"] += 1
+                return progress.end(finish, replica)
+            reason = obstacle(progress.request.sampling)
+            if reason is not None:
+                self.counts.resumes["impossible"] += 1
+                raise EngineBrokeError(f"{error}; the answer cannot go on elsewhere: {reason}") from error
         if progress.resumes >= self._limits.most:
             self.counts.resumes["failed"] += 1
             raise EngineBrokeError(f"{error}; the answer was resumed {progress.resumes} times before") from error
         progress.resumes += 1
+        if held is not None:
+            progress.begin_again()
+            held.clear()
         return None
 
     async def _take_off(self, progress: Progress, tried: set[str]) -> Attempt:
-        """An attempt that has its first delta. With something shown before, one is waited for, for a while."""
-        if progress.ids:
+        """An attempt that has its first delta. Once there has been one before, it is waited for, for a while."""
+        if progress.resumes:
             return await self._resume(progress, tried)
         busy: EngineBusyError | None = None
         for number in count(1):

@@ -55,6 +55,8 @@ class GenerateRequest:
     urgency: Urgency = Urgency()
     top_logprobs: int | None = None
     """None: no logprobs. Zero and more: the chosen token's, and that many alternatives."""
+    shown: bool = True
+    """Whether someone sees its tokens as they come. What no one has seen may be begun again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +80,7 @@ class Finish:
 class Delta:
     """The next token ids of a generation. The last delta carries `finish` and the counts.
 
-    `resumes` is how often it had to go on from another replica so far.
+    `resumes` is how often it had to go on from another replica so far, or to begin again there.
     """
 
     token_ids: tuple[int, ...]

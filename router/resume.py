@@ -35,7 +35,7 @@ class Progress:
 
     def add(self, delta: Delta) -> Delta:
         """`delta` as the client gets it: what was cached is what the first replica had."""
-        if not self.ids:
+        if not self.ids and not self.resumes:
             self._cached = delta.cached_tokens
         self.ids.extend(delta.token_ids)
         return replace(delta, cached_tokens=self._cached, resumes=self.resumes) if self.resumes else delta
@@ -44,8 +44,8 @@ class Progress:
         """The last delta, when all that it waited for had come before the stream broke."""
         return self.add(Delta((), replica, finish))
 
-    def restart(self) -> None:
-        """Nothing of it has been shown: the next replica begins at the beginning."""
+    def begin_again(self) -> None:
+        """Nothing of it has been shown."""
         del self.ids[:]
 
     def asked(self, rid: str) -> GenerateRequest:

@@ -6,6 +6,7 @@ import time
 from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
 
 from router.cache_view import CacheView
+from router.calls import CallParser
 from router.engine.client import EngineClient, ServerInfo
 from router.fleet import Fleet
 from router.generation import Generation, GenerationCounts
@@ -55,6 +56,7 @@ class Router:
         )
         self.placer = Placer(self.fleet, self.cache, self.warmth, clock, rollout, queue)
         self._generation = Generation(self.placer, clock, resume, hedge)
+        self._calls = CallParser(self.fleet, self.placer, clock, resume or ResumeLimits())
 
     async def __aenter__(self) -> Router:
         await self.fleet.__aenter__()
@@ -80,17 +82,8 @@ class Router:
         return self._generation.counts
 
     async def parse_calls(self, name: str, text: str, tools: Sequence[str]) -> ParsedText:
-        """The tool calls in finished `text`, as the replica called `name` reads them (or another, when it is gone).
-
-        Raises NoReplicaError, EngineUnavailableError and EngineRefusedError.
-        """
-        replicas = self.replicas
-        others = (one for one in replicas.values() if one.available)
-        replica = replicas[name] if name in replicas and replicas[name].available else next(others, None)
-        if replica is None:
-            raise self.placer.none_available()
-        parser = replica.info.tool_call_parser if replica.info else None
-        return await replica.client.parse_calls(text, tools, parser)
+        """The tool calls in finished `text` (`CallParser.parse`)."""
+        return await self._calls.parse(name, text, tools)
 
     def _changed(self) -> None:
         self.placer.release_soon()

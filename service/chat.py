@@ -58,6 +58,7 @@ def turn_request(wire: ChatRequest) -> TurnRequest:
         truncation=wire.truncation,
         cache_salt=wire.cache_salt,
         urgency=wire.urgency(DEFAULT_TENANT),
+        streamed=wire.stream,
         top_logprobs=wire.wanted_logprobs,
     )
 

@@ -33,7 +33,7 @@ async def compact_response(request: Request) -> Response:
     services = services_of(request)
     wire = await read_body(request, CompactionRequest, services.settings.max_body_bytes)
     check_model(wire.model, services.sessions)
-    turn = replace(turn_request(wire), compacts=True, calls_allowed=False)
+    turn = replace(turn_request(wire), compacts=True, calls_allowed=False, streamed=False)
     compaction = Compaction(new_response_id(services.sessions.finder.tag(turn)), wire)
     turn = replace(turn, response_id=compaction.id, record=compaction.finished)
     finished = await while_connected(request, finished_turn(services.run(turn)))

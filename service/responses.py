@@ -75,6 +75,7 @@ def turn_request(wire: ResponsesRequest) -> TurnRequest:
         truncation=wire.truncation or "disabled",
         cache_salt=wire.cache_salt,
         urgency=wire.urgency(DEFAULT_TENANT),
+        streamed=wire.stream,
     )
 
 

@@ -22,11 +22,7 @@ from router.router import Router
 from tests.fake_engine import FakeEngine, FakeEngineOptions
 from tests.router.test_router import WATCH, deltas_of, ids_of, ready, request
 
-pytestmark = [
-    pytest.mark.timeout(60),
-    # a fake engine that is killed leaves open what it accepted in that very moment
-    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
-]
+pytestmark = pytest.mark.timeout(60)
 
 LIMITS = ResumeLimits(most=100, wait_s=5.0, pause_s=0.01, stall_s=0.3)
 NEVER = HedgePolicy("off")
@@ -90,6 +86,8 @@ def outcome(deltas: list[Delta]) -> tuple[list[int], FinishType, int]:
     return ids_of(deltas), finish.type, len({delta.cached_tokens for delta in deltas})
 
 
+@pytest.mark.slow
+@pytest.mark.timeout(300)
 async def test_two_hundred_kills_leave_no_trace_in_what_clients_see() -> None:
     chance = random.Random(11)
     asked = varied(chance, 40)
@@ -204,6 +202,37 @@ async def test_what_could_not_go_on_exactly_is_begun_again_only_while_nothing_wa
         assert router.counts.resumes == {"impossible": 1}
 
 
+@pytest.mark.parametrize("kill", ["cut", "dead for a moment"])
+async def test_what_could_not_go_on_exactly_begins_again_when_no_one_has_seen_it(kill: str) -> None:
+    asked = request(tokens=20, shown=False, top_logprobs=1)
+    asked = replace(asked, sampling=replace(asked.sampling, repetition_penalty=1.1))
+    async with routed(1, decode_tokens_per_s=400) as (router, (a,)):
+        whole = await deltas_of(router, replace(asked, rid="0" * 32, cache_salt="x"))
+        asking = asyncio.create_task(deltas_of(router, asked))
+        if kill == "cut":
+            a.fail(cut_next=1, cut_after_tokens=7)
+        else:
+            a.fail(die_after_tokens=7)
+            while a.alive:
+                await asyncio.sleep(0.005)
+            await a.revive()
+        deltas = await asking
+        await at_rest(router, [a])
+    assert ids_of(deltas) == ids_of(whole)
+    assert [one.token_id for delta in deltas for one in delta.logprobs] == ids_of(whole)
+    assert (deltas[0].token_ids, deltas[-1].resumes, whole[-1].resumes) == ((), 1, 0)
+    assert {delta.cached_tokens for delta in deltas} == {0}
+
+
+async def test_who_leaves_what_is_not_shown_leaves_nothing_behind() -> None:
+    asked = request(tokens=20, shown=False)
+    asked = replace(asked, sampling=replace(asked.sampling, json_schema="{}"))
+    async with routed(1, decode_tokens_per_s=400) as (router, (a,)):
+        async with aclosing(router.generate(asked)) as deltas:
+            assert (await anext(deltas)).token_ids == ()
+        await at_rest(router, [a])
+
+
 async def test_a_frequency_penalty_goes_on_as_biases() -> None:
     asked = request(tokens=20, home="a")
     asked = replace(asked, sampling=replace(asked.sampling, frequency_penalty=0.5))
@@ -260,6 +289,7 @@ async def test_with_nowhere_to_hedge_to_the_first_replica_is_waited_for() -> Non
         await at_rest(router, [a])
 
 
+@pytest.mark.timeout(300)
 async def test_a_thousand_aborts_leave_nothing_behind() -> None:
     """At random points: before the first token, in the middle, while a stream is resumed, while one is hedged."""
     chance = random.Random(5)

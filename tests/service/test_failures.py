@@ -161,18 +161,23 @@ async def test_a_response_that_could_not_go_on_as_it_would_have_has_failed(
     async with client_of(front) as client:
         stream = await respond(client, "hello", stream=True, max_output_tokens=20, **penalty)
         *_, last = [event async for event in stream]
-    body = {"model": MODEL, "input": "hello", "presence_penalty": 0.5}
-    await until_ready(front)
-    engine.fail(cut_next=1)
-    whole = await post(front, RESPONSES, body)
     assert (last.type, last.response.status, last.response.error.code) == (
         "response.failed",
         "failed",
         "engine_broke_off",
     )
-    assert (whole.status_code, whole.json()["error"]["code"]) == (503, "engine_broke_off")
     assert (await get(front, f"{RESPONSES}/{last.response.id}")).status_code == 404
     assert await keys_in(store) == []
+
+
+@pytest.mark.parametrize("options", UNRESUMABLE, ids=str)
+async def test_an_answer_that_is_not_streamed_begins_again_where_it_could_not_go_on(
+    front: Front, engine: FakeEngine, options: dict[str, Any]
+) -> None:
+    engine.fail(cut_next=1, cut_after_tokens=3)
+    answer = (await chat(front, "hello", **options)).json()
+    assert answer["antiphon"]["resumes"] == 1
+    assert answer["usage"]["completion_tokens"] == 8
 
 
 @pytest.fixture

@@ -267,6 +267,24 @@ async def test_a_tool_call_goes_on(front: Front, engine: FakeEngine, model_dir: 
     assert answer.antiphon["resumes"] == 1
 
 
+async def test_a_tool_call_is_read_though_its_engine_died_with_the_last_token(
+    front: Front, engine: FakeEngine, model_dir: Path
+) -> None:
+    text = '{"name": "look", "arguments": {}}'
+    engine.script.write([*HfTokenizer.from_file(str(model_dir / "tokenizer.json")).encode(text).ids, 0])
+    tools: dict[str, Any] = {"tools": TOOLS, "max_tokens": 100}
+    async with client_of(front) as client:
+        asking = asyncio.create_task(ask(client, "look", **tools))
+        while not any(one.output_ids[-1:] == (0,) for one in engine.state.finished):
+            await asyncio.sleep(0)
+        await engine.die()
+        await asyncio.sleep(0.05)
+        await engine.revive()
+        engine.script.reads(text, ("look", "{}"))
+        answer = await asking
+    assert answer.choices[0].finish_reason == "tool_calls"
+
+
 async def test_a_resumed_turn_is_in_the_ledger_as_any_other(front: Front, engine: FakeEngine) -> None:
     engine.fail(cut_next=1, cut_after_tokens=4)
     async with client_of(front) as client:
