@@ -119,7 +119,8 @@ class EnginePart:
             return await EngineClient("engine", self.launch.url, session).generates()
 
     def explain(self, child: Child) -> str:
-        return f"{diagnose(child.exit_reason or '', child.last_lines)} (log: {self.launch.log_path})"
+        why = diagnose(child.exit_reason or "", child.last_lines, child.kernel_kills)
+        return f"{why} (log: {self.launch.log_path})"
 
 
 @dataclass(frozen=True, slots=True)

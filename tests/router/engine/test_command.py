@@ -97,6 +97,7 @@ def test_environment_on_the_cpu() -> None:
 def test_the_stand_in_is_used_only_when_asked_for_and_a_gpu_gets_no_cpu_settings() -> None:
     assert "PYTHONPATH" not in engine_env(CPU, base={}, cpus=2, stand_in=False)
     env = engine_env(GPU, base={"PATH": "/bin"}, cpus=2, stand_in=False)
+    assert env["SGLANG_CUDA_COREDUMP_BEFORE_CRASH"] == "0"
     assert {"SGLANG_USE_CPU_ENGINE", "OMP_NUM_THREADS", "PYTHONPATH"}.isdisjoint(env)
 
 
