@@ -20,7 +20,7 @@ from programs.store import SessionStore, connect
 from programs.verdict import TemplateProbe
 from router.engine.client import EngineClient
 from router.router import Router
-from service import chat, compaction, conversations, health, models, responses
+from service import chat, compaction, conversations, engine_admin, health, models, responses
 from service.auth import require_key
 from service.errors import EXPECTED_ERRORS, ErrorBody, error_body
 from service.hygiene_file import hygiene_rules
@@ -49,7 +49,7 @@ def create_app(settings: Settings) -> FastAPI:
 
     described = "/openapi.json" if settings.api_key is None else None  # FastAPI's own routes ask for no key
     app = FastAPI(title="Antiphon", lifespan=lifespan, dependencies=[Depends(require_key)], openapi_url=described)
-    for module in (chat, responses, compaction, conversations, models, health):
+    for module in (chat, responses, compaction, conversations, models, engine_admin, health):
         app.include_router(module.router)
     for expected in EXPECTED_ERRORS:
         app.add_exception_handler(expected, _expected)

@@ -129,6 +129,9 @@ def _switches(profile: EngineProfile) -> list[str]:
         "--sleep-on-idle": True,
         "--enable-dp-attention": profile.dp_attention,
         "--enable-session-radix-cache": profile.session_radix_cache,
+        # Without the copy the weights would be gone on waking.
+        "--enable-memory-saver": profile.sleep_after_s is not None,
+        "--enable-weights-cpu-backup": profile.sleep_after_s is not None,
         "--enable-metrics": profile.metrics,
         "--incremental-streaming-output": profile.incremental_streaming,
     }

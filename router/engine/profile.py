@@ -106,6 +106,9 @@ class EngineProfile(BaseModel):
     kv_events_port: int | None = Field(default=None, ge=1, le=65535)
     """Rank n tells what its cache holds, over ZMQ, at this port + n."""
     lora: Lora | None = None
+    sleep_after_s: float | None = Field(default=None, ge=10)
+    """An engine that nobody used for so long gives its GPU memory back until the next request; its weights wait in
+    the host's memory. Only for one that no other front uses."""
 
     metrics: bool = True
     incremental_streaming: bool = True

@@ -68,6 +68,12 @@ def test_every_setting_has_its_flag() -> None:
         assert part in said
 
 
+def test_an_engine_that_may_sleep_keeps_a_copy_of_its_weights() -> None:
+    saving = {"--enable-memory-saver", "--enable-weights-cpu-backup"}
+    assert saving <= set(argv(GPU.model_copy(update={"sleep_after_s": 600.0})))
+    assert saving.isdisjoint(argv(GPU))
+
+
 def test_each_node_of_several_is_told_its_place() -> None:
     profile = load_profile("gpu-multinode-tp16")
     command = engine_argv(
