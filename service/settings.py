@@ -102,6 +102,9 @@ class Settings(ListenSettings):
     model_dir: Path
     """Directory with the model's config, tokenizer and chat template; weights are not read."""
     model_name: str | None = None
+    engine_profile: str | None = None
+    engine_profile_hash: str | None = None
+    """What the engines were started from, where that is known: `antiphon up` says it of its own."""
     store_url: str
     """`redis://`, `rediss://` or `unix://` URL of Redis or Valkey."""
     session_ttl_s: int = Field(default=30 * 24 * 3600, gt=0)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, trainers
@@ -28,6 +29,14 @@ def tiny_model_dir(path: Path, template: str = CHATML, context_length: int = 409
     _write(path / "generation_config.json", {"eos_token_id": END_ID})
     _write(path / "tokenizer_config.json", {"eos_token": "<|im_end|>"})
     (path / "chat_template.jinja").write_text(template, encoding="utf-8")
+    return path
+
+
+def with_weights(path: Path, shape: tuple[int, ...] = (2, 3), kind: str = "BF16") -> Path:
+    """Give a model directory one tensor, of zeros."""
+    size = math.prod(shape) * {"BF16": 2, "F16": 2, "F32": 4, "F8_E4M3": 1}[kind]
+    header = json.dumps({"embed": {"dtype": kind, "shape": list(shape), "data_offsets": [0, size]}}).encode()
+    (path / "model.safetensors").write_bytes(len(header).to_bytes(8, "little") + header + bytes(size))
     return path
 
 

@@ -139,6 +139,9 @@ def _switches(profile: EngineProfile) -> list[str]:
         "--sleep-on-idle": True,
         "--enable-dp-attention": profile.dp_attention,
         "--enable-session-radix-cache": profile.session_radix_cache,
+        # Without the copy the weights would be gone on waking.
+        "--enable-memory-saver": profile.sleep_after_s is not None,
+        "--enable-weights-cpu-backup": profile.sleep_after_s is not None,
         "--enable-metrics": profile.metrics,
         "--incremental-streaming-output": profile.incremental_streaming,
     }
@@ -168,6 +171,8 @@ def engine_env(profile: EngineProfile, *, base: Mapping[str, str], cpus: int, st
     env = dict(base)
     env["PYTHONUNBUFFERED"] = "1"
     env["TOKENIZERS_PARALLELISM"] = "false"
+    # A server that lost a process would look into the others for more than a minute before it ends and is replaced.
+    env["SGLANG_PYSPY_DUMP_BEFORE_CRASH"] = env["SGLANG_CUDA_COREDUMP_BEFORE_CRASH"] = "0"
     if profile.device == "cpu":
         env["SGLANG_USE_CPU_ENGINE"] = "1"
     if stand_in:

@@ -61,6 +61,8 @@ def _device(profile: EngineProfile) -> Iterator[str]:
         yield "hierarchical_cache: on the cpu the cache is in host memory already"
     if profile.nodes > 1:
         yield "nodes: several only with GPUs"
+    if profile.sleep_after_s is not None:
+        yield "sleep_after_s: needs a GPU; on the cpu SGLang dies of being put to sleep"
 
 
 def _parallelism(profile: EngineProfile) -> Iterator[str]:

@@ -108,6 +108,9 @@ class EngineProfile(BaseModel):
     kv_events: bool = False
     """The same for fronts on this host alone, at ports picked when the server is started."""
     lora: Lora | None = None
+    sleep_after_s: float | None = Field(default=None, ge=10)
+    """An engine that nobody used for so long gives its GPU memory back until the next request; its weights wait in
+    the host's memory. Only for one that no other front uses."""
 
     metrics: bool = True
     incremental_streaming: bool = True

@@ -122,7 +122,8 @@ class EngineServer:
     def _raise_if_hopeless(self, waited_s: float) -> None:
         reason = self.child.exit_reason
         if reason is not None:
-            raise self._failure(f"the engine died: {diagnose(reason, self.child.last_lines)}")
+            why = diagnose(reason, self.child.last_lines, self.child.kernel_kills)
+            raise self._failure(f"the engine died: {why}")
         if sign := hopeless(self.child.last_lines):
             raise self._failure(f"the engine cannot start: {sign}")
         if waited_s > self.launch.profile.ready_timeout_s:

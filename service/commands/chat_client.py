@@ -6,6 +6,7 @@ import time
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
+from urllib.parse import quote
 
 import aiohttp
 import orjson
@@ -44,6 +45,11 @@ class ChatEndpoint:
         """The names it serves under. Raises EndpointError, as all here do."""
         answer = await self._json("GET", "/v1/models", None)
         return [str(model["id"]) for model in answer.get("data", ())]
+
+    async def engine(self, model: str) -> dict[str, Any] | None:
+        """What a front says of the engine behind `model`: profile, its hash, SGLang's version. None: it does not."""
+        told = (await self._json("GET", f"/v1/models/{quote(model)}", None)).get("engine")
+        return told if isinstance(told, dict) else None
 
     async def server_info(self) -> dict[str, Any]:
         """What an SGLang server says of itself."""

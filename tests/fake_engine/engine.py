@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import random
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from typing import Any
 
 from tests.fake_engine.faults import Faults
@@ -17,6 +18,7 @@ from tests.fake_engine.request import RefusedError, Request
 from tests.fake_engine.scheduler import Scheduler
 from tests.fake_engine.script import Script
 from tests.fake_engine.state import EngineState
+from tests.fake_engine.weights import Weights
 
 
 class Engine:
@@ -25,12 +27,14 @@ class Engine:
     def __init__(self, options: FakeEngineOptions, die: Callable[[], None]) -> None:
         self.options = options
         self.speller = Speller(options.tokenizer) if options.tokenizer else None
-        vocabulary = options.vocabulary or (self.speller.plain_ids() if self.speller else range(3, 32_000))
+        self._vocabulary = options.vocabulary or (self.speller.plain_ids() if self.speller else range(3, 32_000))
         known = self.speller.tokenizer.get_vocab_size() if self.speller else None
         self._vocab_size = options.vocab_size or known
         self.script = Script()
-        language = Language(options, vocabulary)
+        language = Language(options, self._vocabulary)
         self.ranks = [Scheduler(options, language, self.script) for _ in range(options.dp_size)]
+        self.weights = Weights(options, die)
+        self.random_seed = random.getrandbits(31)
         self.faults = Faults()
         self._turn = itertools.cycle(range(options.dp_size))
         self._publishers: list[EventPublisher] = []
@@ -103,13 +107,27 @@ class Engine:
         if self._vocab_size is not None and max(unpack(request.prompt)) >= self._vocab_size:
             self._die()  # its embedding has no such row: the real scheduler exits
 
-    @contextmanager
-    def holding(self, request: Request) -> Iterator[None]:
+    @asynccontextmanager
+    async def holding(self, request: Request) -> AsyncIterator[None]:
         self.held[request.rid] = request
         try:
-            yield
+            async with self.weights.used():
+                self.weights.touch()
+                request.weight_version = self.weights.version
+                yield
         finally:
             del self.held[request.rid]
+
+    async def swap(self, path: str, version: str | None) -> bool:
+        """Whether there is such a model; nothing cached is left then."""
+        async with self.weights.alone():
+            loaded = self.weights.load(path, version)
+            if loaded is None:
+                return False
+            for rank in self.ranks:
+                rank.speak(Language(loaded, self._vocabulary))
+            self.flush()
+            return True
 
     def client_gone(self, request: Request) -> None:
         scheduler = self.rank_of(request)

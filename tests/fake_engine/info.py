@@ -18,12 +18,12 @@ if TYPE_CHECKING:
 def model_info(engine: Engine) -> dict[str, Any]:
     options = engine.options
     return {
-        "model_path": options.model_path,
+        "model_path": engine.weights.path,
         "served_model_name": options.model_path,
         "tokenizer_path": str(options.tokenizer or options.model_path),
         "is_generation": True,
         "preferred_sampling_params": None,
-        "weight_version": "default",
+        "weight_version": engine.weights.version,
         "load_format": "auto",
         "reasoning_parser": None,
         "tool_call_parser": None,
@@ -58,7 +58,10 @@ def server_info(engine: Engine) -> dict[str, Any]:
         "stream_interval": options.stream_interval,
         "incremental_streaming_output": options.incremental_streaming,
         "enable_metrics": options.enable_metrics,
-        "weight_version": "default",
+        "weight_version": "default",  # what it was started with, whatever it serves now
+        "enable_memory_saver": options.memory_saver,
+        "enable_weights_cpu_backup": options.memory_saver,
+        "random_seed": engine.random_seed,
         "max_total_num_tokens": options.max_total_tokens,
         "max_req_input_len": options.max_input_tokens,
         "kv_events": _publisher(options),

@@ -47,6 +47,11 @@ class FakeEngineOptions:
     decode_tokens_per_s: float = 0.0
     """Of each stream, however many run."""
 
+    memory_saver: bool = False
+    """`--enable-memory-saver --enable-weights-cpu-backup`. Without, being told to sleep kills it, as it does a real one
+    on the CPU; asleep, a generation does, and so does a health probe, which is one.
+    """
+
     # The wire.
     stream_interval: int = 1
     incremental_streaming: bool = False

@@ -88,6 +88,8 @@ class Request:
     done: asyncio.Future[None]
     received_s: float = field(default_factory=time.monotonic)
 
+    weight_version: str = "default"
+
     # Progress, written by the scheduler only.
     fill: bytes = b""
     filled: int = 0

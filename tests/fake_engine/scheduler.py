@@ -50,6 +50,10 @@ class Scheduler:
         """Call `die` once this many tokens more were generated, before the next is."""
         self._die_at, self._die = self.state.generated_tokens + tokens, die
 
+    def speak(self, language: Language) -> None:
+        """Write in another language from now on."""
+        self._language = language
+
     def submit(self, request: Request) -> None:
         self.state.received += 1
         self.state.prompt_tokens += request.prompt_tokens

@@ -53,6 +53,9 @@ class Endpoints:
         app.router.add_route("*", "/flush_cache", self.flush_cache)
         app.router.add_post("/abort_request", self.abort_request)
         app.router.add_post("/tokenize", self.tokenize)
+        app.router.add_post("/release_memory_occupation", self.release_memory)
+        app.router.add_post("/resume_memory_occupation", self.resume_memory)
+        app.router.add_post("/update_weights_from_disk", self.update_weights)
         app.router.add_post("/parse_function_call", self.parse_function_call)
         app.router.add_get("/fake/state", self.fake_state)
         app.router.add_post("/fake/faults", self.fake_faults)
@@ -98,7 +101,7 @@ class Endpoints:
         return response
 
     async def _stream(self, http: web.Request, request: Request) -> web.StreamResponse:
-        with self._engine.holding(request):
+        async with self._engine.holding(request):
             response = await self._open_stream(http)
             transport = http.transport
             assert transport is not None
@@ -109,7 +112,7 @@ class Endpoints:
         return response
 
     async def _once(self, request: Request) -> web.StreamResponse:
-        with self._engine.holding(request):
+        async with self._engine.holding(request):
             await self._compute(request)
         assert request.finish is not None
         if request.finish["type"] == "abort" and (status := request.finish.get("status_code")) is not None:
@@ -157,6 +160,7 @@ class Endpoints:
     async def health(self, _: web.Request) -> web.Response:
         if not self._engine.started:
             return web.Response(status=503)
+        self._engine.weights.touch()
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(self._engine.scheduler.go.wait(), self._options.health_timeout_s)
             return web.Response()
@@ -168,6 +172,22 @@ class Endpoints:
 
     async def metrics(self, _: web.Request) -> web.Response:
         return web.Response(text=info.metrics(self._engine), content_type="text/plain")
+
+    async def release_memory(self, _: web.Request) -> web.Response:
+        self._engine.weights.release(self._engine.state.idle)
+        self._engine.flush()
+        return json(None)
+
+    async def resume_memory(self, _: web.Request) -> web.Response:
+        self._engine.weights.resume()
+        return json(None)
+
+    async def update_weights(self, http: web.Request) -> web.Response:
+        body = orjson.loads(await http.read())
+        path = str(body["model_path"])
+        done = await self._engine.swap(path, body.get("weight_version"))
+        said = "Succeeded to update model weights." if done else f"Failed to get weights iterator: no {path}."
+        return json({"success": done, "message": said, "num_paused_requests": 0}, 200 if done else 400)
 
     async def flush_cache(self, _: web.Request) -> web.Response:
         if self._engine.flush():

@@ -86,6 +86,12 @@ def test_kv_events_for_this_host_are_bound_to_it() -> None:
     assert argv(profile) == argv(CPU)
 
 
+def test_an_engine_that_may_sleep_keeps_a_copy_of_its_weights() -> None:
+    saving = {"--enable-memory-saver", "--enable-weights-cpu-backup"}
+    assert saving <= set(argv(GPU.model_copy(update={"sleep_after_s": 600.0})))
+    assert saving.isdisjoint(argv(GPU))
+
+
 def test_each_node_of_several_is_told_its_place() -> None:
     profile = load_profile("gpu-multinode-tp16")
     command = engine_argv(
@@ -115,6 +121,7 @@ def test_environment_on_the_cpu() -> None:
 def test_the_stand_in_is_used_only_when_asked_for_and_a_gpu_gets_no_cpu_settings() -> None:
     assert "PYTHONPATH" not in engine_env(CPU, base={}, cpus=2, stand_in=False)
     env = engine_env(GPU, base={"PATH": "/bin"}, cpus=2, stand_in=False)
+    assert env["SGLANG_CUDA_COREDUMP_BEFORE_CRASH"] == "0"
     assert {"SGLANG_USE_CPU_ENGINE", "OMP_NUM_THREADS", "PYTHONPATH"}.isdisjoint(env)
 
 

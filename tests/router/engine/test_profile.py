@@ -97,6 +97,8 @@ def test_a_path_that_is_not_there(tmp_path: Path) -> None:
         ({"speculation": {"algorithm": "EAGLE"}}, "speculation: draft_model: EAGLE needs one"),
         ({"speculation": {"algorithm": "MEDUSA"}}, "speculation.algorithm: Input should be 'NGRAM', "),
         ({"speculation": {"algorithm": "NGRAM", "steps": 2}}, "speculation: steps: NGRAM drafts from what was said"),
+        ({"sleep_after_s": 600}, "sleep_after_s: needs a GPU"),
+        ({"sleep_after_s": 1}, "sleep_after_s: Input should be greater than or equal to 10"),
         ({"lora": {}}, "lora: max_rank and target_modules: both needed while no adapter is named"),
     ],
 )
@@ -112,6 +114,10 @@ GPU = {**CPU, "device": "cuda", "max_total_tokens": ...}
     ("changes", "complaint"),
     [
         ({"attention_backend": "intel_amx"}, "attention_backend: intel_amx is for the cpu"),
+        (
+            {"sleep_after_s": 600, "extra_args": ["--enable-memory-saver"]},
+            "extra_args: --enable-memory-saver is for the field sleep_after_s",
+        ),
         ({"dp_attention": True}, "dp_attention: there is nothing to spread with dp 1"),
         ({"dp_attention": True, "dp": 3, "tp": 8}, "dp_attention: tp 8 is no multiple of dp 3"),
         ({"ep": 3, "tp": 8}, "ep: tp 8 is no multiple of ep 3"),
