@@ -9,7 +9,8 @@ from contextlib import contextmanager
 from typing import Any
 
 from tests.fake_engine.faults import Faults
-from tests.fake_engine.language import Language, Speller, unpack
+from tests.fake_engine.language import Speller, unpack
+from tests.fake_engine.model import FakeModel
 from tests.fake_engine.options import FakeEngineOptions
 from tests.fake_engine.request import RefusedError, Request
 from tests.fake_engine.scheduler import EngineState, Scheduler
@@ -19,19 +20,23 @@ from tests.fake_engine.script import Script
 class Engine:
     """Made inside a running loop; `die` is called when a fault kills the process it stands for."""
 
-    def __init__(self, options: FakeEngineOptions, die: Callable[[], None]) -> None:
+    def __init__(self, options: FakeEngineOptions, die: Callable[[], None], model: FakeModel | None = None) -> None:
+        """`model` may be shared by engines that have one."""
         self.options = options
-        self.speller = Speller(options.tokenizer) if options.tokenizer else None
-        vocabulary = options.vocabulary or (self.speller.plain_ids() if self.speller else range(3, 32_000))
+        self.model = model or FakeModel.load(options)
         known = self.speller.tokenizer.get_vocab_size() if self.speller else None
         self._vocab_size = options.vocab_size or known
         self.script = Script()
-        self.scheduler = Scheduler(options, Language(options, vocabulary), self.script)
+        self.scheduler = Scheduler(options, self.model, self.script)
         self.faults = Faults()
         self.held: dict[str, Request] = {}
         """Requests the server has not answered to the end, by rid."""
         self.started_s = time.monotonic()
         self._die = die
+
+    @property
+    def speller(self) -> Speller | None:
+        return self.model.speller
 
     @property
     def state(self) -> EngineState:
