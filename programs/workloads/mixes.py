@@ -67,9 +67,11 @@ def shared_prompt(texts: Texts, size: Size, seed: int) -> tuple[Talk, ...]:
 def thinking(texts: Texts, size: Size, seed: int) -> tuple[Talk, ...]:
     """Agents: questions that take several calls, results of some length, reasoning that the template drops."""
     maker = _Maker(texts, size, seed, "agent")
-    per_question = (_LOOP + 1) * (_RESULT_TOKENS[1] + _ANSWER_TOKENS["agent"])
-    questions = max(1, min(3, (size.context - 1_000) // per_question))
-    return tuple(maker.agent(number, at, questions, _LOOP) for number, at in enumerate(maker.arrivals(_AGENT_RATE)))
+    budget = size.context - 1_000
+    longest = min(_RESULT_TOKENS[1], budget // (_LOOP + 1) - _ANSWER_TOKENS["agent"])
+    results = (min(_RESULT_TOKENS[0], longest), longest)
+    questions = max(1, min(3, budget // ((_LOOP + 1) * (longest + _ANSWER_TOKENS["agent"]))))
+    return tuple(maker.agent(number, at, questions, results) for number, at in enumerate(maker.arrivals(_AGENT_RATE)))
 
 
 def documents(texts: Texts, size: Size, seed: int) -> tuple[Talk, ...]:
@@ -88,9 +90,9 @@ def documents(texts: Texts, size: Size, seed: int) -> tuple[Talk, ...]:
 def beyond_capacity(texts: Texts, size: Size, seed: int) -> tuple[Talk, ...]:
     """Long-lived chats whose histories together are more than all replicas can cache."""
     maker = _Maker(texts, size, seed, "long")
-    per_turn = sum(_LONG_TURN_TOKENS) // 2 + _ANSWER_TOKENS["chat"]
-    turns = max(2, min(8, (size.context - 500) // per_turn))
-    sessions = max(2, int(_OVERSUBSCRIPTION * size.replicas * size.kv_tokens / (turns * per_turn)))
+    turns = max(2, min(8, (size.context - 500) // (_LONG_TURN_TOKENS[1] + _ANSWER_TOKENS["chat"])))
+    grown = turns * (sum(_LONG_TURN_TOKENS) // 2 + _ANSWER_TOKENS["chat"])
+    sessions = max(2, int(_OVERSUBSCRIPTION * size.replicas * size.kv_tokens / grown))
     pause = size.seconds / turns / size.load
     starts = sorted(maker.dice.uniform(0, pause) for _ in range(sessions))
     return tuple(maker.long_chat(number, at, turns, pause) for number, at in enumerate(starts))
@@ -153,11 +155,11 @@ class _Maker:
         more = [f"And what does it say of this: {self._line()}" for _ in range(questions - 1)]
         return self._talk(number, at, "document", self.introduction(number), [first, *more])
 
-    def agent(self, number: int, at: float, questions: int, loop: int) -> Talk:
-        results = tuple(self._excerpt(self.dice.randint(*_RESULT_TOKENS)) for _ in range(questions * loop))
+    def agent(self, number: int, at: float, questions: int, result_tokens: tuple[int, int]) -> Talk:
+        results = tuple(self._excerpt(self.dice.randint(*result_tokens)) for _ in range(questions * _LOOP))
         system = f"{self.introduction(number)} You think before you answer and look things up with your tools."
         talk = self._talk(number, at, "chat", system, [self._line() for _ in range(questions)], "agent")
-        return replace(talk, tools=TOOLS, results=results, loop=loop)
+        return replace(talk, tools=TOOLS, results=results, loop=_LOOP)
 
     def _talk(self, number: int, at: float, kind: Kind, system: str, questions: list[str], answers: str = "") -> Talk:
         limit = _ANSWER_TOKENS[answers or kind]

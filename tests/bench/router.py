@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import argparse
 import json
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import IO
 
 from tests.packages import TEMPLATE_OF, chat_template, tokenizer_config_file, tokenizer_file
@@ -90,17 +92,22 @@ def main() -> int:
     parser.add_argument("--kv-tokens", type=int, default=65_536, help="that a replica's cache holds")
     parser.add_argument("--chunk", type=int, default=2_048, help="tokens that one step of a prefill takes")
     parser.add_argument("--stream-interval", type=int, default=8, help="tokens in a chunk of a stream")
-    parser.add_argument("--model", type=Path, default=Path.home() / ".cache/antiphon/models/qwen3-files")
     parser.add_argument("bench", nargs="*", help="options of antiphon bench router")
     arguments = parser.parse_args()
-    model = qwen3_directory(arguments.model)
-    with running_fleets(model, arguments) as urls:
-        command = [sys.executable, "-m", "service.cli", "bench", "router", "--model", str(model)]
-        command += [part for url in urls for part in ("--engine", url)]
-        try:
-            return subprocess.run([*command, *arguments.bench], check=False).returncode
-        except KeyboardInterrupt:
-            return 130
+    with TemporaryDirectory() as scratch:
+        model = qwen3_directory(Path(scratch, "qwen3"))
+        with running_fleets(model, arguments) as urls:
+            command = [sys.executable, "-m", "service.cli", "bench", "router", "--model", str(model)]
+            command += [part for url in urls for part in ("--engine", url)]
+            return _supervised([*command, *arguments.bench])
+
+
+def _supervised(command: list[str]) -> int:
+    """Its exit code. What would end us ends it first: it has processes of its own to end."""
+    with subprocess.Popen(command) as process:
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # the terminal sends it to both
+        signal.signal(signal.SIGTERM, lambda *_: process.send_signal(signal.SIGINT))
+        return process.wait()
 
 
 if __name__ == "__main__":

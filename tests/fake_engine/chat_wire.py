@@ -61,7 +61,7 @@ def usage(request: Request, options: FakeEngineOptions) -> dict[str, Any]:
         "completion_tokens": completion,
         "prompt_tokens_details": {"cached_tokens": request.cached_tokens} if options.cache_report else None,
         "reasoning_tokens": thought,
-        "completion_tokens_details": {"reasoning_tokens": thought},
+        "completion_tokens_details": {"reasoning_tokens": thought} if thought else None,
     }
 
 

@@ -9,9 +9,10 @@ from array import array
 from dataclasses import dataclass
 from functools import cached_property
 
-from tests.fake_engine.language import Speller
+from tests.fake_engine.language import Speller, unpack
 from tests.fake_engine.options import FakeEngineOptions
 from tests.fake_engine.parsers import CLOSE_CALL, CLOSE_THINK, OPEN_CALL, OPEN_THINK
+from tests.fake_engine.radix import TOKEN_BYTES
 
 CALL_SHARE = 0.6
 """Of the answers that may be calls."""
@@ -19,6 +20,7 @@ ODD_CALL_SHARE = 0.2
 """Of the calls, those that are written otherwise than a template writes them when they are sent back."""
 _STRUCTURE_TOKENS = 60
 """What marks and a call take of an answer."""
+_TAIL_TOKENS, _TAIL_CHARACTERS = 64, 60
 _CITIES = ("Oslo", "Lima", "Kyoto", "Nairobi", "Quito", "Perth", "Boston", "Hanoi")
 
 
@@ -31,7 +33,9 @@ class _Marks:
 
 
 class Writer:
-    """The same answer to the same prompt on every replica; another seed is another model."""
+    """What it answers depends on the end of the prompt's text alone, so that a session goes the same way on every
+    replica and however the tokens of its history are spelled. Another seed is another model.
+    """
 
     def __init__(self, options: FakeEngineOptions, speller: Speller) -> None:
         self._options = options
@@ -40,7 +44,9 @@ class Writer:
 
     def write(self, prompt: bytes, max_new_tokens: int) -> tuple[int, ...]:
         """Ids that end with the end token, at most `max_new_tokens`."""
-        dice = random.Random(zlib.crc32(prompt, self._options.seed))
+        ids = unpack(prompt[-_TAIL_TOKENS * TOKEN_BYTES :])
+        text = self._speller.decode(ids, skip_special=False)[-_TAIL_CHARACTERS:]
+        dice = random.Random(zlib.crc32(text.encode(), self._options.seed))
         if self._agent and (marks := self._marks) and max_new_tokens > 2 * _STRUCTURE_TOKENS:
             ids = self._thoughtful(marks, dice, max_new_tokens - _STRUCTURE_TOKENS, prompt)
         else:
