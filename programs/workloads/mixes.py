@@ -22,7 +22,7 @@ _LOOP = 3
 """Rounds of calls that a question may take."""
 _RESULT_TOKENS = (300, 1_200)
 _LONG_TURN_TOKENS = (300, 900)
-_OVERSUBSCRIPTION = 1.5
+_OVERSUBSCRIPTION, _NEW_TOKENS_PER_S = 1.5, 1_000
 _CHATS, _ONE_DOCUMENT_TOKENS = 50, 30_000
 
 
@@ -88,12 +88,16 @@ def documents(texts: Texts, size: Size, seed: int) -> tuple[Talk, ...]:
 
 
 def beyond_capacity(texts: Texts, size: Size, seed: int) -> tuple[Talk, ...]:
-    """Long-lived chats whose histories together are more than all replicas can cache."""
+    """Long-lived chats whose histories together grow to more than all replicas can cache.
+
+    How long that takes follows from `load`: at 1, what is new is half of what replicas can prefill that prefill 2,000
+    tokens a second.
+    """
     maker = _Maker(texts, size, seed, "long")
     turns = max(2, min(8, (size.context - 500) // (_LONG_TURN_TOKENS[1] + _ANSWER_TOKENS["chat"])))
-    grown = turns * (sum(_LONG_TURN_TOKENS) // 2 + _ANSWER_TOKENS["chat"])
-    sessions = max(2, int(_OVERSUBSCRIPTION * size.replicas * size.kv_tokens / grown))
-    pause = size.seconds / turns / size.load
+    per_turn = sum(_LONG_TURN_TOKENS) // 2 + _ANSWER_TOKENS["chat"]
+    sessions = max(2, int(_OVERSUBSCRIPTION * size.replicas * size.kv_tokens / (turns * per_turn)))
+    pause = sessions * per_turn / (_NEW_TOKENS_PER_S * size.replicas * size.load)
     starts = sorted(maker.dice.uniform(0, pause) for _ in range(sessions))
     return tuple(maker.long_chat(number, at, turns, pause) for number, at in enumerate(starts))
 

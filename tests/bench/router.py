@@ -89,7 +89,7 @@ def main() -> int:
     parser.add_argument("--processes", type=int, default=1)
     parser.add_argument("--prefill", type=float, default=2_000, help="tokens a second that a replica prefills")
     parser.add_argument("--decode", type=float, default=30, help="tokens a second of each stream")
-    parser.add_argument("--kv-tokens", type=int, default=65_536, help="that a replica's cache holds")
+    parser.add_argument("--kv-tokens", type=int, default=49_152, help="that a replica's cache holds")
     parser.add_argument("--chunk", type=int, default=2_048, help="tokens that one step of a prefill takes")
     parser.add_argument("--stream-interval", type=int, default=8, help="tokens in a chunk of a stream")
     parser.add_argument("bench", nargs="*", help="options of antiphon bench router")
@@ -106,7 +106,7 @@ def _supervised(command: list[str]) -> int:
     """Its exit code. What would end us ends it first: it has processes of its own to end."""
     with subprocess.Popen(command) as process:
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # the terminal sends it to both
-        signal.signal(signal.SIGTERM, lambda *_: process.send_signal(signal.SIGINT))
+        signal.signal(signal.SIGTERM, lambda *_: process.terminate())
         return process.wait()
 
 

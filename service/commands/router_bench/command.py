@@ -6,6 +6,7 @@ import asyncio
 import json
 import os
 import shutil
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated
@@ -20,8 +21,8 @@ from router.errors import RouterError
 from service.commands.chat_client import EndpointError
 from service.commands.fail import fail
 from service.commands.router_bench.contenders import CONTENDERS, SMG_INSTALL, Contender, ContenderError
-from service.commands.router_bench.report import ALONE, BESIDE_DOCUMENT, beside_a_document, tables, warnings
-from service.commands.router_bench.run import RouterPlan, RouterResult, Watch, run
+from service.commands.router_bench.report import ALONE, BESIDE_DOCUMENT, beside_a_document, table_of, warnings
+from service.commands.router_bench.run import Round, RouterPlan, RouterResult, Watch, run
 from service.commands.router_bench.texts import TextsError, load_texts
 from service.settings import UpSettings
 
@@ -74,7 +75,9 @@ def router(
             out.write_text(json.dumps(result.as_json(), indent=2) + "\n", encoding="utf-8")
     except _EXPECTED as error:
         fail(error)
-    _print(result, Console() if Console().is_terminal else Console(width=_WIDTH))
+    except asyncio.CancelledError:
+        raise typer.Exit(128 + signal.SIGTERM) from None
+    _print(result)
 
 
 def _workloads(names: list[str] | None) -> Iterator[str]:
@@ -96,26 +99,34 @@ def _contenders(names: list[str] | None, smg: str, console: Console) -> Iterator
 
 
 async def _run(plan: RouterPlan, texts: Texts, console: Console) -> RouterResult:
+    task = asyncio.current_task()
+    assert task is not None
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)  # SIGINT is asyncio's to handle
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     with Progress(*columns, console=console, transient=True) as progress:
-        task = progress.add_task("starting")
+        bar = progress.add_task("starting")
 
         def on_round(workload: str, contender: str, sessions: int) -> None:
             progress.console.print(f"{workload}: {contender}, {sessions} sessions", highlight=False)
-            progress.reset(task, total=sessions, description=f"{workload}: {contender}")
+            progress.reset(bar, total=sessions, description=f"{workload}: {contender}")
 
-        return await run(plan, texts, Watch(on_round, lambda: progress.advance(task)))
+        def on_workload(workload: str, rounds: dict[str, Round]) -> None:
+            _stdout().print(table_of(workload, rounds), "")
+
+        return await run(plan, texts, Watch(on_round, lambda: progress.advance(bar), on_workload))
 
 
-def _print(result: RouterResult, console: Console) -> None:
+def _stdout() -> Console:
+    """Wide enough for a table, wherever it goes."""
+    console = Console()
+    return console if console.is_terminal else Console(width=_WIDTH)
+
+
+def _print(result: RouterResult) -> None:
     facts, plan = result.replicas, result.plan
-    console.print(
+    setup = (
         f"{len(plan.engines)} replicas of {facts.model} (SGLang {facts.version}, {facts.kv_tokens:,} tokens of cache "
-        f"each), {plan.seconds:g} s a run, load {plan.load:g}, seed {plan.seed}",
-        highlight=False,
+        f"each), sessions begin within {plan.seconds:g} s, load {plan.load:g}, seed {plan.seed}"
     )
-    for table in tables(result):
-        console.print()
-        console.print(table)
-    for line in (*beside_a_document(result), *warnings(result, os.cpu_count() or 1)):
-        console.print(line, highlight=False)
+    for line in (setup, *beside_a_document(result), *warnings(result, os.cpu_count() or 1)):
+        _stdout().print(line, highlight=False)

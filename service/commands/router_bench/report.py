@@ -17,15 +17,8 @@ BUSY_MACHINE = 0.95
 ALONE, BESIDE_DOCUMENT = "chats-alone", "chats-and-document"
 
 
-def tables(result: RouterResult) -> Iterator[Table]:
-    """One for each workload, and within it one block for each kind of session."""
-    for workload in result.plan.workloads:
-        rounds = result.of(workload)
-        if rounds:
-            yield _table(workload, rounds)
-
-
-def _table(workload: str, rounds: dict[str, Round]) -> Table:
+def table_of(workload: str, rounds: dict[str, Round]) -> Table:
+    """A row for each contender, and where there are several kinds of session, one for each of them."""
     table = Table(title=workload, title_justify="left", box=None, pad_edge=False)
     table.add_column("")
     for column in (

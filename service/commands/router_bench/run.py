@@ -108,6 +108,8 @@ class Watch:
     on_round: Callable[[str, str, int], None]
     """Workload, contender, sessions."""
     on_session: Callable[[], None]
+    on_workload: Callable[[str, dict[str, Round]], None]
+    """With its rounds by contender."""
 
 
 async def run(plan: RouterPlan, texts: Texts, watch: Watch) -> RouterResult:
@@ -123,6 +125,7 @@ async def run(plan: RouterPlan, texts: Texts, watch: Watch) -> RouterResult:
             for contender in _rotated(plan.contenders, turn):
                 watch.on_round(workload, contender.name, len(talks))
                 rounds.append(await _round(http, plan, replicas, workload, contender, talks, watch))
+            watch.on_workload(workload, {one.contender: one for one in rounds if one.workload == workload})
     return RouterResult(plan, facts, await _versions(plan), tuple(rounds))
 
 

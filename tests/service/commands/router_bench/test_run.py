@@ -13,7 +13,7 @@ from rich.console import Console
 
 from programs.workloads.mixes import Texts
 from service.commands.router_bench.contenders import CONTENDERS, Contender, ContenderError
-from service.commands.router_bench.report import tables, warnings
+from service.commands.router_bench.report import table_of, warnings
 from service.commands.router_bench.run import RouterPlan, RouterResult, Watch, run
 from tests.fake_engine import FakeEngineOptions
 from tests.fake_engine.fleet import running_fleet
@@ -22,7 +22,7 @@ from tests.model_files import agent_model_dir
 TEXTS = Texts(
     ("be kind to whoever asks " * 20,) * 2, ("hello there, how are you today my friend?",) * 3, "the fox " * 900
 )
-SILENT = Watch(lambda *_: None, lambda: None)
+SILENT = Watch(lambda *_: None, lambda: None, lambda *_: None)
 
 
 async def compared(model: Path, contenders: tuple[Contender, ...], **changes: Any) -> RouterResult:
@@ -57,8 +57,7 @@ async def test_contenders_are_measured_alike(tmp_path: Path) -> None:
     assert written["rounds"][1]["figures"]["all"]["requests"] == plain.all.requests
     assert written["plan"]["contenders"] == ["antiphon", "round-robin"]
     console = Console(width=160, record=True, file=StringIO())
-    for table in tables(result):
-        console.print(table)
+    console.print(table_of("thinking", result.of("thinking")))
     shown = [line.split() for line in console.export_text().splitlines()]
     assert [row[0] for row in shown if len(row) > 9 and row[0] != "cached"] == ["antiphon", "round-robin"]
     assert not [line for line in warnings(result, cores=64) if "busy" in line]
