@@ -13,7 +13,7 @@ export ANTIPHON_ENGINE_PYTHON = $(abspath $(ENGINE_VENV))/bin/python
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help up install engine test test-fast lint types format bench-front bench-prompt bench-placement lock clean
+.PHONY: help up install engine test test-fast lint types format bench-front bench-router bench-prompt bench-placement lock clean
 
 help:  ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
@@ -47,6 +47,9 @@ format: install  ## Rewrite to style
 
 bench-front: install  ## Measure the front against the fake engine
 	@exec $(RUN) tests.bench.front $(ARGS)
+
+bench-router: install  ## Measure routers over fake replicas (ARGS="--replicas 8 -- --smg PATH")
+	@exec $(RUN) tests.bench.router $(ARGS)
 
 bench-prompt: install  ## Measure what a prompt costs (ARGS="--model DIR")
 	@exec $(RUN) tests.bench.prompt $(ARGS)

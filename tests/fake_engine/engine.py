@@ -13,6 +13,7 @@ from typing import Any
 from tests.fake_engine.faults import Faults
 from tests.fake_engine.kv_events import EventPublisher, PublisherConfig
 from tests.fake_engine.language import Language, Speller, unpack
+from tests.fake_engine.model import FakeModel
 from tests.fake_engine.options import FakeEngineOptions
 from tests.fake_engine.request import RefusedError, Request
 from tests.fake_engine.scheduler import Scheduler
@@ -24,15 +25,14 @@ from tests.fake_engine.weights import Weights
 class Engine:
     """Made inside a running loop; `die` is called when a fault kills the process it stands for."""
 
-    def __init__(self, options: FakeEngineOptions, die: Callable[[], None]) -> None:
+    def __init__(self, options: FakeEngineOptions, die: Callable[[], None], model: FakeModel | None = None) -> None:
+        """`model` may be shared by engines that have one."""
         self.options = options
-        self.speller = Speller(options.tokenizer) if options.tokenizer else None
-        self._vocabulary = options.vocabulary or (self.speller.plain_ids() if self.speller else range(3, 32_000))
+        self.model = model or FakeModel.load(options)
         known = self.speller.tokenizer.get_vocab_size() if self.speller else None
         self._vocab_size = options.vocab_size or known
         self.script = Script()
-        language = Language(options, self._vocabulary)
-        self.ranks = [Scheduler(options, language, self.script) for _ in range(options.dp_size)]
+        self.ranks = [Scheduler(options, self.model, self.script) for _ in range(options.dp_size)]
         self.weights = Weights(options, die)
         self.random_seed = random.getrandbits(31)
         self.faults = Faults()
@@ -42,6 +42,10 @@ class Engine:
         """Requests the server has not answered to the end, by rid."""
         self.started_s = time.monotonic()
         self._die = die
+
+    @property
+    def speller(self) -> Speller | None:
+        return self.model.speller
 
     @property
     def scheduler(self) -> Scheduler:
@@ -125,7 +129,7 @@ class Engine:
             if loaded is None:
                 return False
             for rank in self.ranks:
-                rank.speak(Language(loaded, self._vocabulary))
+                rank.speak(Language(loaded, self.model.vocabulary))
             self.flush()
             return True
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Literal
 
 EngineVersion = Literal["0.5.17", "0.5.23"]
+Writes = Literal["hash", "prose", "agent"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +33,11 @@ class FakeEngineOptions:
     """False: a temperature above 0 without a `sampling_seed` writes something else each time."""
     seed: int = 0
     """Stands for the weights: engines with one seed are replicas of one model."""
+    writes: Writes = "hash"
+    """`prose`: words, as today's models write them, half to all of the tokens asked for. `agent`: the same with
+    reasoning before it, and calls instead of it, if the prompt has tools (`writer.py`)."""
+    odd_spelling: float = 0.001
+    """Of prose, the share of words whose ids are not those that encoding their text would give."""
 
     # Memory and scheduling.
     page_size: int = 16
@@ -58,6 +64,12 @@ class FakeEngineOptions:
     enable_metrics: bool = True
     kv_events_config: str | None = None
     """SGLang's flag, as JSON. None: nothing is published."""
+    cache_report: bool = True
+    """`--enable-cache-report`: chat completions say what was cached."""
+    reasoning_parser: str | None = None
+    """Any but None splits at `<think>` and `</think>`, as "qwen3" does."""
+    tool_call_parser: str | None = None
+    """Any but None reads JSON between `<tool_call>` and `</tool_call>`, as "qwen25" does."""
     startup_s: float = 0.0
     """Until then /health answers 503, and /generate waits."""
     health_timeout_s: float = 20.0

@@ -14,6 +14,7 @@ from typing import Any
 
 from tests.fake_engine.kv_events import Event
 from tests.fake_engine.language import Language, pack
+from tests.fake_engine.model import FakeModel
 from tests.fake_engine.options import FakeEngineOptions
 from tests.fake_engine.pool import Pool
 from tests.fake_engine.radix import TOKEN_BYTES
@@ -26,9 +27,10 @@ MAX_LAG_S = 0.05
 
 
 class Scheduler:
-    def __init__(self, options: FakeEngineOptions, language: Language, script: Script) -> None:
+    def __init__(self, options: FakeEngineOptions, model: FakeModel, script: Script) -> None:
         self._options = options
-        self._language = language
+        self._language = model.language
+        self._writer = model.writer
         self._script = script
         self.pool = Pool(options)
         self.state = EngineState(finished=deque(maxlen=options.record))
@@ -61,6 +63,8 @@ class Scheduler:
             self._end(request, refusal)
             return
         request.script = self._script.take(request.sampling.max_new_tokens)
+        if request.script is None and self._writer is not None and request.sampling.max_new_tokens > 1:
+            request.script = self._writer.write(request.prompt, request.sampling.max_new_tokens)
         self.waiting.append(request)
         self._count()
         self._work.set()

@@ -12,7 +12,9 @@ import orjson
 from aiohttp import web
 
 from tests.fake_engine import info
+from tests.fake_engine.chat_wire import ChatStream, chat_answer
 from tests.fake_engine.engine import Engine
+from tests.fake_engine.parsers import split_calls
 from tests.fake_engine.request import ContractError, RefusedError, Request, parse
 from tests.fake_engine.wire import DONE, EventStream, answer, event, frame
 
@@ -50,6 +52,7 @@ class Endpoints:
         app.router.add_get("/v1/loads", self.loads)
         app.router.add_get("/metrics", self.metrics)
         app.router.add_route("*", "/generate", self.generate)
+        app.router.add_post("/v1/chat/completions", self.chat)
         app.router.add_route("*", "/flush_cache", self.flush_cache)
         app.router.add_post("/abort_request", self.abort_request)
         app.router.add_post("/tokenize", self.tokenize)
@@ -86,6 +89,24 @@ class Endpoints:
             return await self._refuse(http, str(error), bool(body.get("stream")))
         return await (self._stream(http, request) if request.stream else self._once(request))
 
+    async def chat(self, http: web.Request) -> web.StreamResponse:
+        raw = await http.read()
+        if (status := self._engine.faults.take_failure()) is not None:
+            return failure("injected", str(status), status)
+        if (chat := self._engine.model.chat) is None:
+            return failure("this fake engine has no chat template: its tokenizer is no model directory", "None", 400)
+        try:
+            body = orjson.loads(raw)
+            request = chat.request(body, self._options)
+            self._engine.check(request)
+        except orjson.JSONDecodeError as error:
+            return failure(f"1 validation error: JSON decode error: {error}", "Bad Request", 400)
+        except (ContractError, RefusedError) as error:
+            return failure(str(error), "BadRequestError", 400)
+        if request.stream:
+            return await self._stream(http, request, body)
+        return await self._once(request, body)
+
     async def _refuse(self, http: web.Request, message: str, stream: bool) -> web.StreamResponse:
         if not stream:
             return json({"error": {"message": message}}, 400)
@@ -100,18 +121,24 @@ class Endpoints:
         await response.prepare(http)
         return response
 
-    async def _stream(self, http: web.Request, request: Request) -> web.StreamResponse:
+    async def _stream(
+        self, http: web.Request, request: Request, chat: dict[str, Any] | None = None
+    ) -> web.StreamResponse:
+        """`chat`: the body of a chat completion, whose wire differs."""
         async with self._engine.holding(request):
             response = await self._open_stream(http)
             transport = http.transport
             assert transport is not None
-            request.emit = EventStream(request, transport, self._options, self._engine.faults.take_cut())
+            if chat is not None:
+                request.emit = ChatStream(request, chat, transport, self._options)
+            else:
+                request.emit = EventStream(request, transport, self._options, self._engine.faults.take_cut())
             await self._compute(request)
             if not transport.is_closing():
                 transport.write(frame(DONE))
         return response
 
-    async def _once(self, request: Request) -> web.StreamResponse:
+    async def _once(self, request: Request, chat: dict[str, Any] | None = None) -> web.StreamResponse:
         async with self._engine.holding(request):
             await self._compute(request)
         assert request.finish is not None
@@ -120,7 +147,7 @@ class Endpoints:
             if status == 400:
                 return json({"error": {"message": message}}, 400)
             return failure(message, str(status), status)
-        return json(answer(request, self._options))
+        return json(chat_answer(request, chat, self._options) if chat is not None else answer(request, self._options))
 
     async def _compute(self, request: Request) -> None:
         """Returns when the request finished. aiohttp cancels us when the client goes away: then it is aborted."""
@@ -141,7 +168,13 @@ class Endpoints:
         return web.Response()
 
     async def parse_function_call(self, http: web.Request) -> web.Response:
-        return json(self._engine.script.parse(orjson.loads(await http.read())["text"]))
+        text = orjson.loads(await http.read())["text"]
+        if self._options.tool_call_parser is None or text in self._engine.script.calls:
+            return json(self._engine.script.parse(text))
+        said, calls = split_calls(text)
+        numbered = enumerate(calls)
+        parsed = [{"tool_index": at, "name": call.name, "parameters": call.arguments} for at, call in numbered]
+        return json({"normal_text": said, "calls": parsed})
 
     async def tokenize(self, http: web.Request) -> web.Response:
         body = orjson.loads(await http.read())
