@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
+from router.breaker import Breaker
 from router.engine.client import EngineClient, ServerInfo
 from router.registry.status import ReplicaState
 from router.standing import Standing
@@ -18,6 +19,7 @@ class Replica:
     """
 
     client: EngineClient
+    breaker: Breaker
     version: str = "stable"
     draining: bool = False
     info: ServerInfo | None = None
@@ -50,6 +52,7 @@ class Replica:
     def down(self, trouble: str) -> None:
         """It cannot generate."""
         self.health, self.trouble = "down", trouble
+        self.breaker.failed()
 
     def learn(self, info: ServerInfo) -> None:
         """What its server says of itself."""

@@ -10,6 +10,7 @@ from contextlib import aclosing, suppress
 from dataclasses import dataclass
 from typing import Protocol
 
+from router.breaker import Breaker, BreakerPolicy
 from router.engine.client import EngineClient, ServerInfo
 from router.errors import EngineError, EngineRefusedError
 from router.pace import Pace
@@ -29,6 +30,8 @@ class Watch:
 
     probe_every_s: float = 10.0
     retry_every_s: float = 1.0
+    longest_retry_s: float = 60.0
+    """For a replica that returns and fails again, again and again."""
     probe_timeout_s: float = 30.0
     loads_every_s: float = 1.0
 
@@ -63,13 +66,13 @@ class Server:
         """`pace` is the fleet's."""
         self.spec = spec
         self.info: ServerInfo | None = None
-        self._pace = pace
-        self.replicas = [self._replica(client)]
         self._client = client
         self._pool = pool
         self._watch = watch
         self._clock = clock
+        self._pace = pace
         self._probe = probe
+        self.replicas = [self._replica(client)]
         self._wake = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
 
@@ -103,32 +106,37 @@ class Server:
     async def _keep_watch(self) -> None:
         while True:
             self._wake.clear()
-            unproven = [replica for replica in self.replicas if not self._lately_proven(replica)]
-            if unproven:
-                await self._inspect(unproven)
-            all_well = all(replica.health in ("ready", "kept_out") for replica in self.replicas)
+            if due := [replica for replica in self.replicas if self._is_due(replica)]:
+                await self._inspect(due)
+            pauses = [self._pause_s(replica) for replica in self.replicas]
             # not wait_for: before Python 3.12 it may swallow the cancellation that ends us
             with suppress(TimeoutError):
-                async with asyncio.timeout(self._watch.probe_every_s if all_well else self._watch.retry_every_s):
+                async with asyncio.timeout(min(pauses)):
                     await self._wake.wait()
 
-    def _lately_proven(self, replica: Replica) -> bool:
-        if replica.health != "ready" or replica.proven is None:
-            return False
-        return self._clock() - replica.proven < self._watch.probe_every_s
+    def _is_due(self, replica: Replica) -> bool:
+        """Whether it is time to see it generate: it has not for a while, or its breaker lets it try again."""
+        if replica.health != "ready":
+            return replica.breaker.pause_s == 0
+        return replica.proven is None or self._clock() - replica.proven >= self._watch.probe_every_s
 
-    async def _inspect(self, unproven: list[Replica]) -> None:
+    def _pause_s(self, replica: Replica) -> float:
+        return self._watch.probe_every_s if replica.health == "ready" else replica.breaker.pause_s
+
+    async def _inspect(self, due: list[Replica]) -> None:
+        for replica in due:
+            replica.breaker.probing()
         try:
             async with asyncio.timeout(self._watch.probe_timeout_s):
                 inspection = await inspect(self._client, self._probe)
         except (EngineError, TimeoutError) as error:
-            self._fail(unproven, str(error) or f"has not answered in {self._watch.probe_timeout_s:g} s")
+            self._fail(due, str(error) or f"has not answered in {self._watch.probe_timeout_s:g} s")
             return
         self._learn(inspection.info)
         if (reason := self._pool.keeps_out(self, inspection)) is not None:
             self._fail(self.replicas, f"is kept out: {reason}", kept_out=True)
             return
-        await asyncio.gather(*(self._prove(replica) for replica in self.replicas if not self._lately_proven(replica)))
+        await asyncio.gather(*(self._prove(replica) for replica in self.replicas if self._is_due(replica)))
 
     def _learn(self, info: ServerInfo) -> None:
         self.info = info
@@ -153,6 +161,7 @@ class Server:
 
     async def _succeed(self, replica: Replica) -> None:
         replica.trouble = ""
+        replica.breaker.succeeded()
         if replica.health == "ready":
             return
         replica.health = "warming"
@@ -163,7 +172,9 @@ class Server:
 
     def _fail(self, replicas: list[Replica], trouble: str, *, kept_out: bool = False) -> None:
         for replica in replicas:
-            replica.health, replica.trouble = "kept_out" if kept_out else "down", trouble
+            replica.down(trouble)
+            if kept_out:
+                replica.health = "kept_out"
         self._pool.changed()
 
     async def _generate_one_token(self, replica: Replica) -> None:
@@ -192,4 +203,5 @@ class Server:
                         replica.standing.pace.assume(self._pace)
 
     def _replica(self, client: EngineClient) -> Replica:
-        return Replica(client, self.spec.version, self.spec.draining)
+        breaker = Breaker(BreakerPolicy(self._watch.retry_every_s, self._watch.longest_retry_s), self._clock)
+        return Replica(client, breaker, self.spec.version, self.spec.draining)

@@ -62,6 +62,7 @@ class RouterCollector(Collector):
             for replica in self._router.replicas.values():
                 family.add_metric([replica.name], value(replica))
             yield family
+        breakers = GaugeMetricFamily("antiphon_breaker_state", "1 for the state.", labels=["replica", "state"])
         states = GaugeMetricFamily("antiphon_replica_state", "1 for the state it is in.", labels=["replica", "state"])
         cached = GaugeMetricFamily(
             "antiphon_replica_cached_tokens", "Cached there, by its KV events.", labels=["replica"]
@@ -71,7 +72,8 @@ class RouterCollector(Collector):
             tokens = self._router.cache.cached_tokens(replica)
             if tokens is not None:
                 cached.add_metric([replica.name], tokens)
-        yield from (states, cached)
+            breakers.add_metric([replica.name, replica.breaker.state], 1)
+        yield from (states, breakers, cached)
         yield from self._events()
 
     def _events(self) -> Iterable[Metric]:
