@@ -13,7 +13,7 @@ export ANTIPHON_ENGINE_PYTHON = $(abspath $(ENGINE_VENV))/bin/python
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help up install engine test test-fast lint types format bench-front bench-prompt lock clean
+.PHONY: help up install engine test test-fast lint types format bench-front bench-router bench-prompt bench-placement lock clean
 
 help:  ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
@@ -48,8 +48,14 @@ format: install  ## Rewrite to style
 bench-front: install  ## Measure the front against the fake engine
 	@exec $(RUN) tests.bench.front $(ARGS)
 
+bench-router: install  ## Measure routers over fake replicas (ARGS="--replicas 8 -- --smg PATH")
+	@exec $(RUN) tests.bench.router $(ARGS)
+
 bench-prompt: install  ## Measure what a prompt costs (ARGS="--model DIR")
 	@exec $(RUN) tests.bench.prompt $(ARGS)
+
+bench-placement: install  ## Measure what it costs to find out which replica holds a prompt
+	@exec $(RUN) tests.bench.placement $(ARGS)
 
 # pip's own constraints, where it has any, bind the locks too: what is locked must be installable where it was locked.
 lock: install  ## Compile the locks from pyproject.toml again (ARGS=--upgrade for the newest)

@@ -13,6 +13,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from router import guard
+from router.kernel_kills import kernel_kills
 
 LINES_KEPT = 200
 LINE_BYTES = 4096
@@ -65,6 +66,8 @@ class Child:
         self._process = process
         self._log = log
         self._asked_to_stop = False
+        self._kernel_kills_before = kernel_kills()
+        self._kernel_kills: int | None = None
         self._ended = asyncio.create_task(self._follow(output), name=f"child-{process.pid}")
 
     @classmethod
@@ -134,6 +137,13 @@ class Child:
             return f"killed by {signal.Signals(-code).name}"
         return f"exited with code {code}"
 
+    @property
+    def kernel_kills(self) -> int | None:
+        """How many processes of this machine the kernel killed for want of memory while it ran; None where the kernel
+        does not say, and while it runs.
+        """
+        return self._kernel_kills
+
     async def wait(self) -> str:
         """Until nothing of it is left; the exit reason."""
         await asyncio.shield(self._ended)
@@ -163,6 +173,7 @@ class Child:
         reading = asyncio.create_task(self._read(output))
         try:
             await self._process.wait()
+            self._kernel_kills = _since(self._kernel_kills_before)
             # After a kill of the guard itself its descendants are still there and hold the pipe open.
             await _kill_session(self.pid)
             await asyncio.wait([reading], timeout=_KILL_WAIT_S)
@@ -180,6 +191,11 @@ class Child:
                 self._log.feed(data)
         finally:
             transport.close()
+
+
+def _since(before: int | None) -> int | None:
+    now = kernel_kills()
+    return None if before is None or now is None else now - before
 
 
 async def _kill_session(session: int) -> None:

@@ -6,6 +6,8 @@ RouterError
 ├── PreflightError          this machine cannot run what was asked for
 ├── EngineStartError        an engine process did not become ready
 ├── RegistryError           a replica, a source of replicas or a rollout is not what it has to be
+│   ├── RegistryConflictError   it does not go with what there is already
+│   ├── UnknownReplicaError     no replica has that name
 │   └── RegistryStoreError      the shared registry cannot be read or written now
 ├── NoReplicaError          no replica can take a request now; `retry_after_s` says when to try again
 ├── QueueFullError          too much waits already; `retry_after_s` says when to try again
@@ -48,6 +50,14 @@ class EngineStartError(RouterError):
 
 class RegistryError(RouterError):
     """A replica, a source of replicas or a rollout is not what it has to be."""
+
+
+class RegistryConflictError(RegistryError):
+    """It does not go with what there is already."""
+
+
+class UnknownReplicaError(RegistryError):
+    """No replica has that name."""
 
 
 class RegistryStoreError(RegistryError):

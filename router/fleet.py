@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, Iterable, Iterator
 
 from router.engine.client import EngineClient, ServerInfo
 from router.pace import Pace
-from router.registry.agreement import TokenizerProbe, agreed
+from router.registry.agreement import PoolFacts, TokenizerProbe, agreed
 from router.registry.inspection import Inspection
 from router.registry.spec import ReplicaSpec
 from router.replica import Replica
@@ -114,12 +114,17 @@ class Fleet:
 
     def keeps_out(self, server: Server, inspection: Inspection) -> str | None:
         """Why the server does not fit those of its version that are in; None when it does."""
-        infos = {
-            one.spec.name: one.info
-            for one in self._servers.values()
-            if one is not server and one.info and one.spec.version == server.spec.version and _is_in(one)
-        }
-        return inspection.trouble(agreed(infos))
+        return inspection.trouble(self.pool(server.spec.version, but=server))
+
+    def pool(self, version: str, but: Server | None = None) -> PoolFacts | None:
+        """What those servers of a version have in common that are in; None while there are none."""
+        return agreed(
+            {
+                one.spec.name: one.info
+                for one in self._servers.values()
+                if one is not but and one.info and one.spec.version == version and _is_in(one)
+            }
+        )
 
     def arrives(self, replica: Replica) -> Awaitable[None]:
         return self._arrives(replica)

@@ -15,6 +15,8 @@ dearer; away from a home that takes nothing; after another replica failed."""
 _HOME_FACTOR = 1.5
 _HOME_SLACK_S = 0.05
 """A home keeps its sessions unless it costs so much more than the cheapest."""
+_ALIKE_S = 0.005
+"""Costs that differ by less are measured no better: then what is cached decides, and after that what is in flight."""
 _SHOWN = 8
 
 
@@ -41,7 +43,7 @@ class Placement:
 
 
 def choose(standings: Iterable[Standing], wanted: Wanted) -> Placement | None:
-    """The cheapest of `standings`, or the home unless it is much dearer; None when there are none.
+    """One of the cheapest of `standings`, or the home unless it is much dearer; None when there are none.
 
     Replicas in `tried` come into question again only when nothing else is left: they were full a moment ago.
     """
@@ -51,9 +53,10 @@ def choose(standings: Iterable[Standing], wanted: Wanted) -> Placement | None:
     fresh = sorted(fresh or costs)
     if not fresh:
         return None
-    chosen = fresh[0]
+    alike = [cost for cost in fresh if cost[0] <= fresh[0][0] + _ALIKE_S]
+    chosen = min(alike, key=lambda cost: (-held(cost[2], 0), cost[1])) if len(alike) > 1 else fresh[0]
     home = next((cost for cost in fresh if cost[2] == wanted.home), None)
-    if home is not None and home[0] <= chosen[0] * _HOME_FACTOR + _HOME_SLACK_S:
+    if home is not None and home[0] <= fresh[0][0] * _HOME_FACTOR + _HOME_SLACK_S:
         chosen = home
     _, _, name, standing = chosen
     uncached = max(1, prompt - held(name, 0))

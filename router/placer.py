@@ -70,7 +70,7 @@ class _Aloft:
 
 
 class Placer:
-    """Places requests on the available replicas of a fleet. `rollout` may be replaced at any time."""
+    """Places requests on the available replicas of a fleet. `rollout` tells the one that holds now."""
 
     def __init__(
         self,
@@ -78,12 +78,13 @@ class Placer:
         cache: CacheView,
         warmth: Warmth,
         clock: Callable[[], float],
+        rollout: Callable[[], Rollout] = Rollout,
         limits: AdmissionLimits | None = None,
     ) -> None:
-        self.rollout = Rollout()
         self.log = PlacementLog()
         self.placements: Counter[PlacementReason] = Counter()
         self.admission: Admission[_Asked, Flight] = Admission(self._try, Flight.close, limits, clock)
+        self._rollout = rollout
         self._fleet = fleet
         self._cache = cache
         self._warmth = warmth
@@ -176,7 +177,7 @@ class Placer:
         versions = {one.version for one in available}
         if len(versions) > 1:
             session = asked.request.session or asked.request.rid
-            for version in self.rollout.choice(session, asked.request.version):
+            for version in self._rollout().choice(session, asked.request.version):
                 if version in versions:
                     return [one for one in available if one.version == version]
         if not available:

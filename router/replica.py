@@ -6,10 +6,8 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from router.engine.client import EngineClient, ServerInfo
+from router.registry.status import ReplicaState
 from router.standing import Standing
-
-ReplicaState = Literal["starting", "ready", "warming", "draining", "kept_out", "down"]
-"""Not heard of yet; takes requests; is given the hottest prefixes first; gets nothing new; does not fit in; failed."""
 
 
 @dataclass(eq=False, slots=True)

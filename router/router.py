@@ -12,12 +12,14 @@ from router.fleet import Fleet
 from router.generation import Generation, GenerationCounts
 from router.hedge import HedgePolicy
 from router.placer import Placer
-from router.registry.agreement import TokenizerProbe
+from router.registry.agreement import PoolFacts, TokenizerProbe
+from router.registry.rollout import Rollout
 from router.registry.spec import ReplicaSpec
+from router.registry.status import ReplicaStatus
 from router.replica import Replica
 from router.request import Delta, GenerateRequest, ParsedText
 from router.resume import ResumeLimits
-from router.server import Watch
+from router.server import Server, Watch
 from router.waiting import AdmissionLimits
 from router.warmth import Warmth
 
@@ -32,12 +34,14 @@ class Router:
         *,
         watch: Watch | None = None,
         probe: TokenizerProbe | None = None,
+        rollout: Callable[[], Rollout] = Rollout,
         queue: AdmissionLimits | None = None,
         resume: ResumeLimits | None = None,
         hedge: HedgePolicy | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`connect` makes the client of a server; `probe` tells whether a server's tokenizer is the front's."""
+        """`connect` makes the client of a server; `probe` tells whether a server's tokenizer is the front's, `rollout`
+        which versions new sessions get."""
         self._specs = tuple(specs)
         self.cache = CacheView()
         self.warmth = Warmth()
@@ -50,7 +54,7 @@ class Router:
             probe=probe,
             clock=clock,
         )
-        self.placer = Placer(self.fleet, self.cache, self.warmth, clock, queue)
+        self.placer = Placer(self.fleet, self.cache, self.warmth, clock, rollout, queue)
         self._generation = Generation(self.placer, clock, resume, hedge)
         self._calls = CallParser(self.fleet, self.placer, clock, resume or ResumeLimits())
 
@@ -61,6 +65,7 @@ class Router:
 
     async def __aexit__(self, *exc_info: object) -> None:
         await self.fleet.__aexit__(*exc_info)
+        await self.cache.aclose()
 
     @property
     def replicas(self) -> dict[str, Replica]:
@@ -99,6 +104,27 @@ class Router:
         """Of the pool that the replica belongs to; None when it is gone."""
         replica = self.replicas.get(name)
         return replica.version if replica else None
+
+    def statuses(self) -> list[ReplicaStatus]:
+        """How every replica is."""
+        return [self._status(server, one) for server in self.fleet.servers.values() for one in server.replicas]
+
+    def _status(self, server: Server, replica: Replica) -> ReplicaStatus:
+        return ReplicaStatus(
+            name=replica.name,
+            server=server.spec.name,
+            url=server.spec.url,
+            version=replica.version,
+            state=replica.state,
+            reason=replica.trouble,
+            rank=replica.client.dp_rank,
+            in_flight=replica.in_flight,
+            cached_tokens=self.cache.cached_tokens(replica),
+        )
+
+    def pool(self, version: str) -> PoolFacts | None:
+        """What the replicas of a version agreed on; None while there are none."""
+        return self.fleet.pool(version)
 
     def idle(self, name: str) -> bool:
         """Whether the replica could take more, and has nothing to do."""

@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager
 
 import aiohttp
 from fastapi import Depends, FastAPI, Request
+from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 from starlette.responses import JSONResponse, Response
 
@@ -17,15 +18,14 @@ from programs.model import ChatModel
 from programs.probe import probe
 from programs.session import Sessions
 from programs.store import SessionStore, connect
-from programs.tokenizer_probe import tokenizer_probe
 from programs.verdict import TemplateProbe
-from router.engine.client import EngineClient
-from router.router import Router
-from service import chat, compaction, conversations, health, models, placements, responses
+from service import admin, chat, compaction, conversations, engine_admin, health, models, placements, responses
 from service.auth import require_key
+from service.body import refused
 from service.errors import EXPECTED_ERRORS, ErrorBody, error_body
 from service.hygiene_file import hygiene_rules
 from service.metrics import Metrics
+from service.registry import routed
 from service.services import Services
 from service.settings import Settings
 from service.sse import ClientGoneError
@@ -50,10 +50,11 @@ def create_app(settings: Settings) -> FastAPI:
 
     described = "/openapi.json" if settings.api_key is None else None  # FastAPI's own routes ask for no key
     app = FastAPI(title="Antiphon", lifespan=lifespan, dependencies=[Depends(require_key)], openapi_url=described)
-    for module in (chat, responses, compaction, conversations, models, health, placements):
+    for module in (chat, responses, compaction, conversations, models, admin, engine_admin, placements, health):
         app.include_router(module.router)
     for expected in EXPECTED_ERRORS:
         app.add_exception_handler(expected, _expected)
+    app.add_exception_handler(RequestValidationError, _bad_parameter)
     app.add_exception_handler(ClientGoneError, _client_gone)
     app.add_exception_handler(HTTPException, _http)
     app.add_exception_handler(Exception, _unexpected)
@@ -64,24 +65,32 @@ def create_app(settings: Settings) -> FastAPI:
 async def _services(
     settings: Settings, model: ChatModel, probed: TemplateProbe, rules: tuple[HygieneRule, ...]
 ) -> AsyncIterator[Services]:
-    connector = aiohttp.TCPConnector(limit=0)
-    async with aiohttp.ClientSession(connector=connector) as session:
-        probe = tokenizer_probe(model.tokenizer)
-        async with Router(
-            lambda spec: EngineClient(spec.name, spec.url, session), settings.replicas, probe=probe
-        ) as router:
-            store = SessionStore(connect(settings.store_url), settings.session_ttl_s)
+    redis = connect(settings.store_url)
+    store = SessionStore(redis, settings.session_ttl_s)
+    try:
+        async with (
+            aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)) as http,
+            routed(settings, model, redis, http) as (router, control),
+        ):
             anticipator = Anticipator(router, AnticipationBudget(settings.anticipated_tokens_per_minute))
             sessions = Sessions(model, store, router, anticipator, rules=rules, default_history=settings.history)
             try:
-                yield Services(settings, store, router, sessions, Metrics(anticipator.count, router), probed)
+                yield Services(settings, store, router, sessions, Metrics(anticipator.count, router), control, probed)
             finally:
                 await anticipator.aclose()
-                await store.aclose()
+    finally:
+        await store.aclose()
 
 
 async def _expected(_: Request, error: Exception) -> Response:
     return _response(error_body(error))
+
+
+async def _bad_parameter(_: Request, error: Exception) -> Response:
+    if not isinstance(error, RequestValidationError):
+        raise error
+    first = error.errors()[0]
+    return _response(error_body(refused({**first, "loc": first["loc"][1:]})))  # without "query" or "path"
 
 
 async def _client_gone(_: Request, __: Exception) -> Response:

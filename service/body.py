@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TypeVar
+from collections.abc import Mapping
+from typing import Any, TypeVar
 
 from fastapi import Request
 from pydantic import BaseModel, ValidationError
@@ -22,7 +23,7 @@ async def read_body(request: Request, model: type[BodyModel], max_bytes: int) ->
     try:
         return model.model_validate_json(body)
     except ValidationError as error:
-        raise _refused(error) from error
+        raise refused(error.errors(include_url=False, include_context=False)[0]) from error
 
 
 async def _bounded(request: Request, max_bytes: int) -> bytes:
@@ -41,8 +42,8 @@ def _too_large(max_bytes: int) -> ServiceError:
     return ServiceError(f"the body is larger than {max_bytes} bytes, the limit of this server", status=413)
 
 
-def _refused(error: ValidationError) -> ServiceError:
-    first = error.errors(include_url=False, include_context=False)[0]
+def refused(first: Mapping[str, Any]) -> ServiceError:
+    """What a client is told of the first thing that pydantic found wrong."""
     if first["type"] == "json_invalid":
         return ServiceError(f"the body is not JSON: {first['msg'].removeprefix('Invalid JSON: ')}", code="invalid_json")
     where = ".".join(str(step) for step in first["loc"])

@@ -15,6 +15,7 @@ from router.errors import RouterError
 from service.commands import bench as bench_commands
 from service.commands import engine as engine_commands
 from service.commands import model as model_commands
+from service.commands import router as router_commands
 from service.commands.doctor import doctor
 from service.commands.fail import fail
 from service.commands.given import given
@@ -30,6 +31,7 @@ app = typer.Typer(no_args_is_help=True, add_completion=False, help="Token-exact 
 app.add_typer(bench_commands.app, name="bench")
 app.add_typer(engine_commands.app, name="engine")
 app.add_typer(model_commands.app, name="model")
+app.add_typer(router_commands.app, name="router")
 app.command()(doctor)
 
 

@@ -21,6 +21,10 @@ from router.errors import (
     EngineUnavailableError,
     NoReplicaError,
     QueueFullError,
+    RegistryConflictError,
+    RegistryError,
+    RegistryStoreError,
+    UnknownReplicaError,
 )
 
 
@@ -69,6 +73,10 @@ _TABLE: tuple[tuple[type[Exception], int, str, str | None, str | None], ...] = (
     (NoReplicaError, 503, _SERVER, "engine_unavailable", None),
     (EngineUnavailableError, 503, _SERVER, "engine_unavailable", None),
     (EngineBrokeError, 503, _SERVER, "engine_broke_off", None),
+    (UnknownReplicaError, 404, _INVALID, "replica_not_found", "name"),
+    (RegistryConflictError, 409, "conflict_error", "registry_conflict", None),
+    (RegistryStoreError, 503, _SERVER, "store_unavailable", None),
+    (RegistryError, 400, _INVALID, "registry_refused", None),
     (StoreUnavailableError, 503, _SERVER, "store_unavailable", None),
 )
 EXPECTED_ERRORS: tuple[type[Exception], ...] = (ServiceError, *(row[0] for row in _TABLE))

@@ -33,7 +33,7 @@ async def get_model(request: Request, name: str) -> dict[str, object]:
 
 
 def _model(services: Services) -> dict[str, object]:
-    model = services.sessions.model
+    model, settings = services.sessions.model, services.settings
     info = services.router.info
     return {
         "id": model.name,
@@ -41,4 +41,10 @@ def _model(services: Services) -> dict[str, object]:
         "created": model.created,
         "owned_by": "antiphon",
         "max_model_len": info.context_length if info else model.context_length,
+        # For whoever measures: what the figures are of.
+        "engine": {
+            "profile": settings.engine_profile,
+            "hash": settings.engine_profile_hash,
+            "sglang": info.version if info else None,
+        },
     }

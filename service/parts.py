@@ -18,7 +18,7 @@ from router.child import Child
 from router.engine.client import EngineClient
 from router.engine.diagnosis import diagnose
 from router.engine.server import EngineLaunch, EngineServer
-from router.errors import PreflightError, RouterError
+from router.errors import EngineUnavailableError, PreflightError, RouterError
 from service.progress import Detail
 from service.site import Site
 from service.supervisor import Part
@@ -116,10 +116,14 @@ class EnginePart:
 
     async def serves(self) -> bool:
         async with aiohttp.ClientSession() as session:
-            return await EngineClient("engine", self.launch.url, session).generates()
+            client = EngineClient("engine", self.launch.url, session)
+            if self.launch.profile.sleep_after_s is None:
+                return await client.generates()
+            return await _lives(client)
 
     def explain(self, child: Child) -> str:
-        return f"{diagnose(child.exit_reason or '', child.last_lines)} (log: {self.launch.log_path})"
+        why = diagnose(child.exit_reason or "", child.last_lines, child.kernel_kills)
+        return f"{why} (log: {self.launch.log_path})"
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,7 +142,7 @@ class FrontPart:
         argv += ["--port", str(settings.port), "--model", str(self.site.model), "--name", self.site.model_name]
         argv += ["--store", self.site.store_url]
         argv += [part for url in self.site.engines for part in ("--engine", url)]
-        environment = settings.front_environment
+        environment = self.site.front_environment
         return await Child.start(
             argv,
             env={**environment, "PYTHONPATH": _first(_CHECKOUT, environment)},
@@ -200,6 +204,15 @@ def _last_words(child: Child, log: Path) -> str:
 
 def _first(directory: Path, environment: Mapping[str, str]) -> str:
     return os.pathsep.join(filter(None, [str(directory), environment.get("PYTHONPATH")]))
+
+
+async def _lives(client: EngineClient) -> bool:
+    """Of an engine that may be asleep, and would die of generating: its scheduler answers."""
+    try:
+        await client.control.identity()
+    except EngineUnavailableError:
+        return False
+    return True
 
 
 async def _listens(socket: Path) -> bool:

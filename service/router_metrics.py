@@ -23,6 +23,7 @@ class RouterCollector(Collector):
 
     def collect(self) -> Iterable[Metric]:
         yield from self._placements()
+        yield from self._failures()
         yield from self._queue()
         yield from self._replicas()
 
@@ -31,6 +32,17 @@ class RouterCollector(Collector):
         for reason, count in self._router.placer.placements.items():
             placements.add_metric([reason], count)
         yield placements
+
+    def _failures(self) -> Iterable[Metric]:
+        counts = self._router.counts
+        retries = CounterMetricFamily("antiphon_retries", "Requests begun again elsewhere before their first token.")
+        retries.add_metric([], counts.retries)
+        resumes = CounterMetricFamily("antiphon_resumes", "Streams that broke, by outcome.", labels=["outcome"])
+        hedges = CounterMetricFamily("antiphon_hedges", "Slow first tokens, by outcome.", labels=["outcome"])
+        for family, outcomes in ((resumes, counts.resumes), (hedges, counts.hedges)):
+            for outcome, count in outcomes.items():
+                family.add_metric([outcome], count)
+        yield from (retries, resumes, hedges)
 
     def _queue(self) -> Iterable[Metric]:
         admission = self._router.placer.admission
@@ -51,11 +63,25 @@ class RouterCollector(Collector):
                 family.add_metric([replica.name], value(replica))
             yield family
         states = GaugeMetricFamily("antiphon_replica_state", "1 for the state it is in.", labels=["replica", "state"])
-        cached = GaugeMetricFamily("antiphon_replica_cached_blocks", "Known to be cached there.", labels=["replica"])
+        cached = GaugeMetricFamily(
+            "antiphon_replica_cached_tokens", "Cached there, by its KV events.", labels=["replica"]
+        )
         for replica in self._router.replicas.values():
             states.add_metric([replica.name, replica.state], 1)
-            cached.add_metric([replica.name], self._router.cache.index.size(replica.name).blocks)
+            tokens = self._router.cache.cached_tokens(replica)
+            if tokens is not None:
+                cached.add_metric([replica.name], tokens)
         yield from (states, cached)
+        yield from self._events()
+
+    def _events(self) -> Iterable[Metric]:
+        happened = CounterMetricFamily("antiphon_kv_events", "KV events heard and lost.", labels=["replica", "what"])
+        lag = GaugeMetricFamily("antiphon_kv_events_lag_seconds", "Age of the newest.", labels=["replica"])
+        for name, counters in self._router.cache.counters():
+            for what in ("events", "gaps", "replays", "resyncs", "garbage"):
+                happened.add_metric([name, what], getattr(counters, what))
+            lag.add_metric([name], counters.lag_s)
+        yield from (happened, lag)
 
 
 def _in_flight(replica: Replica) -> float:

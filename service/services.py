@@ -11,6 +11,7 @@ from programs.session import Sessions
 from programs.store import SessionStore
 from programs.turn import TurnEvent, TurnRequest
 from programs.verdict import TemplateProbe
+from router.registry.control import RegistryControl
 from router.router import Router
 from service.metrics import Metrics
 from service.settings import Settings
@@ -23,6 +24,8 @@ class Services:
     router: Router
     sessions: Sessions
     metrics: Metrics
+    control: RegistryControl
+    """What operators may do to the fleet."""
     probed: TemplateProbe
     """What the model's chat template does to prefixes, tried at start."""
 

@@ -12,7 +12,8 @@ from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from programs.ledger import HistoryMode
 from router.errors import RegistryError
-from router.registry.spec import ReplicaSpec, check_distinct, parse
+from router.registry.place import sources_of, written_out
+from router.registry.spec import ReplicaSpec
 
 _PREFIX = "ANTIPHON_"
 _LOOPBACK = ("127.0.0.1", "localhost", "::1")
@@ -30,7 +31,7 @@ class ListenSettings(BaseSettings):
     drain_s: int = Field(default=30, ge=0)
     """How long turns in flight may take to end after a signal to stop."""
     engines: tuple[str, ...] = ()
-    """SGLang servers, each `url` or `name=url`. For `up`: instead of one of its own."""
+    """SGLang servers, each `url` or `name=url`, and sources of them (docs/router.md). For `up`: instead of its own."""
 
     @model_validator(mode="after")
     def _needs_a_key_in_public(self) -> Self:
@@ -40,13 +41,14 @@ class ListenSettings(BaseSettings):
 
     @property
     def replicas(self) -> tuple[ReplicaSpec, ...]:
-        return tuple(parse(engine) for engine in self.engines)
+        """Those that are written out."""
+        return written_out(self.engines)
 
     @field_validator("engines")
     @classmethod
     def _are_http(cls, urls: tuple[str, ...]) -> tuple[str, ...]:
         try:
-            check_distinct([parse(url) for url in urls])
+            sources_of(urls)
         except RegistryError as error:
             raise ValueError(str(error)) from error
         return urls
@@ -100,6 +102,9 @@ class Settings(ListenSettings):
     model_dir: Path
     """Directory with the model's config, tokenizer and chat template; weights are not read."""
     model_name: str | None = None
+    engine_profile: str | None = None
+    engine_profile_hash: str | None = None
+    """What the engines were started from, where that is known: `antiphon up` says it of its own."""
     store_url: str
     """`redis://`, `rediss://` or `unix://` URL of Redis or Valkey."""
     session_ttl_s: int = Field(default=30 * 24 * 3600, gt=0)

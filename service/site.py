@@ -31,6 +31,8 @@ class Site:
     model: Path
     model_name: str
     launch: EngineLaunch | None
+    profile: EngineProfile | None = None
+    """That of `launch`, as it is written: no model is put in."""
 
     @property
     def base_url(self) -> str:
@@ -40,6 +42,17 @@ class Site:
     @property
     def engines(self) -> tuple[str, ...]:
         return (f"replica-0={self.launch.url}",) if self.launch else self.settings.engines
+
+    @property
+    def front_environment(self) -> dict[str, str]:
+        """What a front needs to know beside its arguments."""
+        environment = self.settings.front_environment
+        if self.profile is not None:
+            environment |= {
+                "ANTIPHON_ENGINE_PROFILE": self.profile.id,
+                "ANTIPHON_ENGINE_PROFILE_HASH": self.profile.content_hash,
+            }
+        return environment
 
     @property
     def store_dir(self) -> Path:
@@ -100,7 +113,7 @@ def _foreign_site(settings: UpSettings) -> Site:
 
 async def _own_site(settings: UpSettings, steps: Steps) -> Site:
     profile = load_profile(settings.profile or pick_profile(Machine.here(settings.data_dir)))
-    as_written = f"engine profile {profile.id}, hash {profile.content_hash}"
+    as_written = profile
     interpreter = profile.interpreter or settings.engine_python
     check_interpreter(interpreter)
     if settings.model is not None:
@@ -109,17 +122,19 @@ async def _own_site(settings: UpSettings, steps: Steps) -> Site:
         raise PreflightError(f"profile {profile.id} is for a model of yours: name it with --model")
     check_profile(profile, Machine.here(settings.data_dir))
     model = await _model(settings, profile, interpreter, steps)
-    steps.say(as_written)
+    steps.say(f"engine profile {as_written.id}, hash {as_written.content_hash}")
+    port = pick_port(_ENGINE_HOST, 1 + 2 * profile.dp)
     launch = EngineLaunch(
         profile=profile,
         model=model,
         interpreter=interpreter,
-        port=pick_port(_ENGINE_HOST),
+        port=port,
+        events_port=port + 1,
         log_path=settings.data_dir / "logs" / "engine.log",
         env=settings.foreign_environment,
         host=_ENGINE_HOST,
     )
-    return Site(settings, model, profile.served_name, launch)
+    return Site(settings, model, profile.served_name, launch, as_written)
 
 
 async def _model(settings: UpSettings, profile: EngineProfile, interpreter: Path, steps: Steps) -> Path:

@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 import uvicorn
+from fastapi import FastAPI
 from redis import Redis
 from redis.exceptions import RedisError
 
@@ -103,19 +104,27 @@ async def front_on(
 async def running_front(settings: Settings) -> AsyncIterator[Front]:
     """A front on a free port, in this process, once its engines have been seen to generate (or to fail)."""
     app = create_app(settings)
+    async with listening(app) as url:
+        services = app.state.services
+        for _ in range(400):
+            replicas = services.router.replicas.values()
+            if replicas and all(one.health not in ("starting", "warming") for one in replicas):
+                break
+            await asyncio.sleep(0.005)
+        yield Front(url, services)
+
+
+@asynccontextmanager
+async def listening(app: FastAPI) -> AsyncIterator[str]:
+    """The URL at which `app` serves, in this process."""
     config = uvicorn.Config(app, port=0, loop="none", log_level="warning", lifespan="on", ws="none")
     config.load()
     server = uvicorn.Server(config)  # not its serve(): that catches signals, and ends at the next of its ticks
     server.lifespan = config.lifespan_class(config)
     await server.startup()
     port = server.servers[0].sockets[0].getsockname()[1]
-    services = app.state.services
     try:
-        for _ in range(200):
-            if all(one.health not in ("starting", "warming") for one in services.router.replicas.values()):
-                break
-            await asyncio.sleep(0.005)
-        yield Front(f"http://127.0.0.1:{port}", services)
+        yield f"http://127.0.0.1:{port}"
     finally:
         server.servers[0].close()
         for connection in list(server.server_state.connections):

@@ -12,6 +12,7 @@ from typing import Any, cast
 import aiohttp
 import orjson
 
+from router.engine.control import EngineControl
 from router.errors import EngineBrokeError, EngineBusyError, EngineRefusedError, EngineUnavailableError
 from router.request import Delta, Finish, FinishType, GenerateRequest, ParsedCall, ParsedText, Sampling, TokenLogprob
 
@@ -67,6 +68,11 @@ class EngineClient:
         self.dp_rank = dp_rank
         self._session = session
         self._aborts: set[asyncio.Task[None]] = set()
+
+    @property
+    def control(self) -> EngineControl:
+        """The same server, to be asked for other things than tokens."""
+        return EngineControl(self.name, self.url, self._session)
 
     async def server_info(self) -> ServerInfo:
         """Raises EngineUnavailableError when the server cannot say."""

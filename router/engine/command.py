@@ -27,9 +27,19 @@ class Node:
 
 
 def engine_argv(
-    profile: EngineProfile, *, interpreter: Path, model: Path, host: str, port: int, node: Node | None = None
+    profile: EngineProfile,
+    *,
+    interpreter: Path,
+    model: Path,
+    host: str,
+    port: int,
+    node: Node | None = None,
+    events_port: int | None = None,
 ) -> list[str]:
-    """`model` is the directory the profile's `model` stands for; `node` is needed where the profile has several."""
+    """`model` is the directory the profile's `model` stands for; `node` is needed where the profile has several.
+
+    `events_port` is the first of 2·dp for the profile's `kv_events`; without it there are none.
+    """
     return [
         *(str(interpreter), "-m", "sglang.launch_server"),
         *("--model-path", str(model)),
@@ -38,6 +48,7 @@ def engine_argv(
         *("--port", str(port)),
         *("--device", profile.device),
         *_options(profile),
+        *_given({"--kv-events-config": _kv_events(profile, events_port)}),
         *_place(profile, node),
         *_speculation(profile.speculation),
         *_hierarchical_cache(profile.hierarchical_cache),
@@ -65,7 +76,6 @@ def _options(profile: EngineProfile) -> list[str]:
             "--tp-size": profile.tp,
             "--dp-size": profile.dp,
             "--ep-size": profile.ep,
-            "--kv-events-config": _kv_events(profile.kv_events_port),
         }
     )
 
@@ -129,16 +139,25 @@ def _switches(profile: EngineProfile) -> list[str]:
         "--sleep-on-idle": True,
         "--enable-dp-attention": profile.dp_attention,
         "--enable-session-radix-cache": profile.session_radix_cache,
+        # Without the copy the weights would be gone on waking.
+        "--enable-memory-saver": profile.sleep_after_s is not None,
+        "--enable-weights-cpu-backup": profile.sleep_after_s is not None,
         "--enable-metrics": profile.metrics,
         "--incremental-streaming-output": profile.incremental_streaming,
     }
     return [flag for flag, on in switches.items() if on]
 
 
-def _kv_events(port: int | None) -> str | None:
-    if port is None:
+def _kv_events(profile: EngineProfile, events_port: int | None) -> str | None:
+    if profile.kv_events_port is not None:
+        host, port, more = "*", profile.kv_events_port, {}
+    elif profile.kv_events and events_port is not None:
+        # SGLang would connect to an address that is not a wildcard; 0.5.17 knows no `bind` and does so still.
+        host, port, more = "127.0.0.1", events_port, {"bind": True}
+    else:
         return None
-    return json.dumps({"publisher": "zmq", "endpoint": f"tcp://*:{port}", "topic": "kv-events"}, separators=(",", ":"))
+    ranks = {"endpoint": f"tcp://{host}:{port}", "replay_endpoint": f"tcp://{host}:{port + profile.dp}"}
+    return json.dumps({"publisher": "zmq", "topic": "kv-events", **ranks, **more}, separators=(",", ":"))
 
 
 def _given(options: Mapping[str, object | None]) -> list[str]:
@@ -152,6 +171,8 @@ def engine_env(profile: EngineProfile, *, base: Mapping[str, str], cpus: int, st
     env = dict(base)
     env["PYTHONUNBUFFERED"] = "1"
     env["TOKENIZERS_PARALLELISM"] = "false"
+    # A server that lost a process would look into the others for more than a minute before it ends and is replaced.
+    env["SGLANG_PYSPY_DUMP_BEFORE_CRASH"] = env["SGLANG_CUDA_COREDUMP_BEFORE_CRASH"] = "0"
     if profile.device == "cpu":
         env["SGLANG_USE_CPU_ENGINE"] = "1"
     if stand_in:

@@ -61,6 +61,8 @@ def _device(profile: EngineProfile) -> Iterator[str]:
         yield "hierarchical_cache: on the cpu the cache is in host memory already"
     if profile.nodes > 1:
         yield "nodes: several only with GPUs"
+    if profile.sleep_after_s is not None:
+        yield "sleep_after_s: needs a GPU; on the cpu SGLang dies of being put to sleep"
 
 
 def _parallelism(profile: EngineProfile) -> Iterator[str]:
@@ -88,8 +90,13 @@ def _speculation(profile: EngineProfile) -> Iterator[str]:
 
 def _ports(profile: EngineProfile) -> Iterator[str]:
     first = profile.kv_events_port
-    if first is not None and first + profile.dp - 1 > _HIGHEST_PORT:
-        yield f"kv_events_port: {first} leaves no port for each of {profile.dp} ranks"
+    if first is not None and first + 2 * profile.dp - 1 > _HIGHEST_PORT:
+        yield f"kv_events_port: {first} leaves no two ports for each of {profile.dp} ranks"
+    if profile.kv_events and first is not None:
+        yield "kv_events: kv_events_port tells everyone already"
+    for flag, field in meant(profile.extra_args):
+        if profile.kv_events and field == "kv_events_port":
+            yield f"extra_args: {flag} is for the field kv_events"
 
 
 def _threads(profile: EngineProfile) -> Iterator[str]:

@@ -38,6 +38,7 @@ _FLAGS: dict[str, str] = {
     "lora": (
         "--enable-lora --lora-paths --max-lora-rank --lora-target-modules --max-loras-per-batch --max-loaded-loras"
     ),
+    "sleep_after_s": "--enable-memory-saver --enable-weights-cpu-backup",
     "metrics": "--enable-metrics",
     "incremental_streaming": "--incremental-streaming-output",
 }

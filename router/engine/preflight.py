@@ -82,15 +82,15 @@ def check_interpreter(interpreter: Path) -> None:
         raise PreflightError(f"the environment of {interpreter} has no SGLang; run `make engine`")
 
 
-def pick_port(host: str) -> int:
-    """A port that is free now and likely to be when an engine binds it, a minute later.
+def pick_port(host: str, count: int = 1) -> int:
+    """The first of `count` ports in a row that are free now and likely to be when an engine binds them, a minute later.
 
     Not one of those the kernel hands out: until then any outgoing connection of the machine could be given it. Raises
     PreflightError when there is none.
     """
     for port in random.sample(range(*_PORTS), 200):
         with suppress(PreflightError):
-            check_ports(host, [port])
+            check_ports(host, range(port, port + count))
             return port
     raise PreflightError(f"no free port on {host} between {_PORTS[0]} and {_PORTS[1]}")
 

@@ -104,8 +104,13 @@ class EngineProfile(BaseModel):
     session_radix_cache: bool = False
     """KV that a session refers to is evicted last."""
     kv_events_port: int | None = Field(default=None, ge=1, le=65535)
-    """Rank n tells what its cache holds, over ZMQ, at this port + n."""
+    """Rank n tells every host what its cache holds, over ZMQ, at this port + n, and again at this port + dp + n."""
+    kv_events: bool = False
+    """The same for fronts on this host alone, at ports picked when the server is started."""
     lora: Lora | None = None
+    sleep_after_s: float | None = Field(default=None, ge=10)
+    """An engine that nobody used for so long gives its GPU memory back until the next request; its weights wait in
+    the host's memory. Only for one that no other front uses."""
 
     metrics: bool = True
     incremental_streaming: bool = True

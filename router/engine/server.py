@@ -45,6 +45,8 @@ class EngineLaunch:
     log_path: Path
     env: Mapping[str, str]
     host: str = "127.0.0.1"
+    events_port: int | None = None
+    """The first of 2·dp, for KV events, if the profile has them told on this host."""
 
     @property
     def url(self) -> str:
@@ -68,7 +70,14 @@ class EngineServer:
         check_ports(launch.host, [launch.port])
         stand_in = profile.device == "cpu" and not await has_cpu_kernels(interpreter, launch.env)
         cpus = len(os.sched_getaffinity(0))
-        argv = engine_argv(profile, interpreter=interpreter, model=launch.model, host=launch.host, port=launch.port)
+        argv = engine_argv(
+            profile,
+            interpreter=interpreter,
+            model=launch.model,
+            host=launch.host,
+            port=launch.port,
+            events_port=launch.events_port,
+        )
         env = engine_env(profile, base=launch.env, cpus=cpus, stand_in=stand_in)
         try:
             child = await Child.start(
@@ -113,7 +122,8 @@ class EngineServer:
     def _raise_if_hopeless(self, waited_s: float) -> None:
         reason = self.child.exit_reason
         if reason is not None:
-            raise self._failure(f"the engine died: {diagnose(reason, self.child.last_lines)}")
+            why = diagnose(reason, self.child.last_lines, self.child.kernel_kills)
+            raise self._failure(f"the engine died: {why}")
         if sign := hopeless(self.child.last_lines):
             raise self._failure(f"the engine cannot start: {sign}")
         if waited_s > self.launch.profile.ready_timeout_s:

@@ -57,7 +57,7 @@ class BlockTable:
     def leave(self, rows: Rows, tier: int) -> Rows:
         """Take blocks out of a tier. Returns the rows that are in no tier any more: they died."""
         self.tiers[rows] &= np.uint8(~tier & 0xFF)
-        dead = rows[self.tiers[rows] == 0]
+        dead: Rows = rows[self.tiers[rows] == 0]
         self.count -= len(dead)
         return dead
 
@@ -69,7 +69,7 @@ class BlockTable:
         return np.flatnonzero(self.tiers[: self._used])
 
     def _home(self, hashes: Words) -> Rows:
-        at: Rows = ((hashes * _MIX) >> self._shift).astype(np.int64)
+        at: Rows = (hashes * _MIX >> self._shift).astype(np.int64)
         return at
 
     def _place(self, rows: Rows) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import struct
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,8 +19,13 @@ class Header:
     """`size` is what the whole file must have, in bytes."""
 
     path: Path
-    tensors: frozenset[str]
+    shapes: Mapping[str, tuple[str, tuple[int, ...]]]
+    """Of each tensor the type of its numbers, as safetensors names it, and its shape."""
     size: int
+
+    @property
+    def tensors(self) -> frozenset[str]:
+        return frozenset(self.shapes)
 
     def check_size(self) -> None:
         """Raises ModelError unless the file is exactly as long as its header says."""
@@ -36,13 +42,15 @@ def read_header(path: Path) -> Header:
         with path.open("rb") as file:
             (length,) = struct.unpack("<Q", file.read(8))
             header = json.loads(file.read(min(length, _LONGEST_HEADER)))
-        spans = sorted(tuple(entry["data_offsets"]) for name, entry in header.items() if name != "__metadata__")
+        tensors = {name: entry for name, entry in header.items() if name != "__metadata__"}
+        spans = sorted(tuple(entry["data_offsets"]) for entry in tensors.values())
         end = _end(spans)
     except (struct.error, ValueError, KeyError, TypeError, AttributeError) as error:
         raise ModelError(f"{_named(path)} is no safetensors file, or cut short") from error
     except OSError as error:
         raise ModelError(f"{_named(path)} cannot be read: {error.strerror}") from error
-    return Header(path, frozenset(header) - {"__metadata__"}, 8 + length + end)
+    shapes = {name: (str(entry.get("dtype")), tuple(entry.get("shape", ()))) for name, entry in tensors.items()}
+    return Header(path, shapes, 8 + length + end)
 
 
 def _end(spans: list[tuple[int, int]]) -> int:

@@ -1,8 +1,8 @@
 """Replicas by the endpoints of a Kubernetes Service: `kubernetes://namespace/service[:port]`.
 
 Its EndpointSlices are listed and then watched from the list's resource version. When that has grown too old (410), when
-the watch breaks, and when nothing has been heard for some minutes (as of a connection that died without a word), they are
-listed again. Needs `antiphon[kubernetes]`, and the right to list and watch `endpointslices`.
+the watch breaks, and when nothing has been heard for some minutes (the connection may have died without a word), they
+are listed again. Needs `antiphon[kubernetes]`, and the right to list and watch `endpointslices`.
 """
 
 from __future__ import annotations
@@ -75,10 +75,8 @@ class KubernetesSource:
                         if specs != known:
                             known = specs
                             yield specs
-            except TimeoutError:
-                continue  # silent for long: list again
             except _TROUBLES as error:
-                if _status(error) != _GONE:
+                if not isinstance(error, TimeoutError) and _status(error) != _GONE:
                     self._health.bad(" ".join(str(error).split()) or type(error).__name__)
             await asyncio.sleep(self._pause_s)
 

@@ -46,12 +46,12 @@ class MergedSource:
 
     def counts(self) -> Mapping[str, int]:
         """How many replicas each source gives, by its name, whether or not an earlier one gives them too."""
-        return {source.name: len(self._lists.get(at, ())) for at, source in enumerate(self.sources)}
+        return {source.name: len(specs) for source, specs in zip(self.sources, self._ordered(), strict=True)}
 
     def origin(self, name: str) -> ReplicaSource | None:
         """The source whose word counts for a replica."""
-        for at, source in enumerate(self.sources):
-            if any(spec.name == name for spec in self._lists.get(at, ())):
+        for source, specs in zip(self.sources, self._ordered(), strict=True):
+            if any(spec.name == name for spec in specs):
                 return source
         return None
 
@@ -93,8 +93,10 @@ class MergedSource:
         except TimeoutError:
             return
 
-    def _ordered(self) -> Iterable[tuple[ReplicaSpec, ...]]:
-        return (self._lists.get(at, ()) for at in range(len(self.sources)))
+    def _ordered(self) -> list[tuple[ReplicaSpec, ...]]:
+        """The lists of all sources; the store's as it is now, so that a front sees what it wrote itself at once."""
+        others = [self._lists.get(at, ()) for at in range(len(self.sources) - 1)]
+        return [*others, self.store.state.replicas]
 
 
 def merged(lists: Iterable[Sequence[ReplicaSpec]], draining: Collection[str]) -> tuple[ReplicaSpec, ...]:

@@ -85,6 +85,8 @@ class ReplicaStore:
         self._fields: Mapping[bytes, bytes] = {}
         self._state = RegistryState()
         self._wake = asyncio.Event()
+        self._reading = asyncio.Lock()
+        """Of two readings at once the older could otherwise be the last to be taken down."""
 
     @property
     def trouble(self) -> str:
@@ -105,6 +107,7 @@ class ReplicaStore:
                 self._health.good()
             except RegistryStoreError as error:
                 self._health.bad(str(error))
+            _heed_cancellation()
             if self._state != told and (told is not None or not self._health.trouble):
                 told = self._state
                 yield told.replicas
@@ -115,6 +118,10 @@ class ReplicaStore:
 
     async def refresh(self) -> None:
         """Read what changed since the last time. Raises RegistryStoreError."""
+        async with self._reading:
+            await self._refresh()
+
+    async def _refresh(self) -> None:
         fields = self._fields
         async with _translated():
             revision = await cast("Awaitable[bytes | None]", self._redis.hget(self._key, "revision"))
@@ -209,6 +216,13 @@ def _decoded(value: bytes) -> _Stored:
 
 def _is_gone(stored: _Stored, now: float) -> bool:
     return stored.gone_at is not None and stored.gone_at <= now
+
+
+def _heed_cancellation() -> None:
+    """Redis' client sends under wait_for, which before Python 3.12 may swallow the cancellation that ends us."""
+    task = asyncio.current_task()
+    if task is not None and task.cancelling():
+        raise asyncio.CancelledError
 
 
 @asynccontextmanager

@@ -1,4 +1,4 @@
-"""`antiphon bench`: measure a running front."""
+"""`antiphon bench`: measure fronts."""
 
 from __future__ import annotations
 
@@ -16,15 +16,18 @@ from programs.workloads.thinking_chat import Figures
 from service.commands.chat_client import EndpointError
 from service.commands.fail import fail
 from service.commands.prefix_bench import PrefixPlan, PrefixResult, Target, run
+from service.commands.router_bench.command import router
 
-app = typer.Typer(no_args_is_help=True, help="Measure a running front.")
+app = typer.Typer(no_args_is_help=True, help="Measure fronts.")
+
+app.command()(router)
 
 _NAMES = {"front": "Antiphon", "engine": "SGLang alone"}
 
 
 @app.callback()
 def _root() -> None:
-    """Measure a running front."""
+    """Measure fronts."""
 
 
 @app.command()

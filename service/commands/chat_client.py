@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
+from urllib.parse import quote
 
 import aiohttp
 import orjson
 
 from programs.message import Message, Tool, ToolCall
 
+_NO_ROOM = (429, 503)
 _LINE_BYTES = 8 * 1024 * 1024
 _FAILURES = (aiohttp.ClientError, TimeoutError, OSError)
 
@@ -20,15 +22,26 @@ class EndpointError(Exception):
     """An endpoint that does not answer, or not as a chat endpoint does."""
 
 
+class TurnedAwayError(EndpointError):
+    """429 or 503: it has no room now. `retry_after_s` is what it says of when to come back, if it says."""
+
+    def __init__(self, message: str, retry_after_s: float | None) -> None:
+        super().__init__(message)
+        self.retry_after_s = retry_after_s
+
+
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """An answer. `first_token_s` is when its first text or call came; `antiphon` what our front adds to it."""
+    """An answer. `first_token_s` and `last_token_s` are when its first and last text or call came, since the request
+    was sent; `antiphon` is what our front adds to it.
+    """
 
     message: Message
     prompt_tokens: int
     output_tokens: int
     cached_tokens: int
     first_token_s: float
+    last_token_s: float
     antiphon: dict[str, Any] = field(default_factory=dict)
 
 
@@ -45,6 +58,11 @@ class ChatEndpoint:
         answer = await self._json("GET", "/v1/models", None)
         return [str(model["id"]) for model in answer.get("data", ())]
 
+    async def engine(self, model: str) -> dict[str, Any] | None:
+        """What a front says of the engine behind `model`: profile, its hash, SGLang's version. None: it does not."""
+        told = (await self._json("GET", f"/v1/models/{quote(model)}", None)).get("engine")
+        return told if isinstance(told, dict) else None
+
     async def server_info(self) -> dict[str, Any]:
         """What an SGLang server says of itself."""
         return await self._json("GET", "/server_info", None)
@@ -55,15 +73,23 @@ class ChatEndpoint:
         return [int(one) for one in answer["tokens"]]
 
     async def complete(
-        self, model: str, messages: Sequence[Message], tools: Sequence[Tool], options: dict[str, Any]
+        self,
+        model: str,
+        messages: Sequence[Message],
+        tools: Sequence[Tool],
+        options: dict[str, Any],
+        headers: Mapping[str, str] | None = None,
     ) -> Reply:
-        """The answer to `messages`; `options` are further fields of the request."""
+        """The answer to `messages`; `options` are further fields of the request, `headers` further headers."""
         body = _conversation(model, messages, tools) | options
         body |= {"stream": True, "stream_options": {"include_usage": True}}
         stream = _Stream()
         try:
             async with self._http.post(
-                f"{self.url}/v1/chat/completions", json=body, headers=self._headers, read_bufsize=_LINE_BYTES
+                f"{self.url}/v1/chat/completions",
+                data=orjson.dumps(body),
+                headers={"Content-Type": "application/json", **self._headers, **(headers or {})},
+                read_bufsize=_LINE_BYTES,
             ) as response:
                 await self._check(response)
                 async for event in _events(response):
@@ -92,8 +118,11 @@ class ChatEndpoint:
 
     async def _check(self, response: aiohttp.ClientResponse) -> None:
         if response.status != 200:
-            said = (await response.text())[:500]
-            raise EndpointError(f"{response.url} answers {response.status}: {said}")
+            message = f"{response.url} answers {response.status}: {(await response.text())[:500]}"
+            if response.status in _NO_ROOM:
+                after = response.headers.get("Retry-After", "")
+                raise TurnedAwayError(message, float(after) if after.isdecimal() else None)
+            raise EndpointError(message)
 
 
 class _Stream:
@@ -102,6 +131,7 @@ class _Stream:
     def __init__(self) -> None:
         self._started = time.perf_counter()
         self._first: float | None = None
+        self._last = 0.0
         self._content = self._reasoning = ""
         self._calls: dict[int, dict[str, str]] = {}
         self._usage: dict[str, Any] = {}
@@ -118,8 +148,9 @@ class _Stream:
     def _read_delta(self, delta: dict[str, Any]) -> None:
         content, reasoning = delta.get("content") or "", delta.get("reasoning_content") or ""
         calls = delta.get("tool_calls") or ()
-        if self._first is None and (content or reasoning or calls):
-            self._first = time.perf_counter() - self._started
+        if content or reasoning or calls:
+            self._last = time.perf_counter() - self._started
+            self._first = self._last if self._first is None else self._first
         self._content += content
         self._reasoning += reasoning
         for call in calls:
@@ -132,6 +163,7 @@ class _Stream:
     def reply(self) -> Reply:
         if not self._usage:
             raise EndpointError("the answer came without usage, so that nothing can be said about it")
+        ended = time.perf_counter() - self._started
         calls = tuple(ToolCall(call["id"], call["name"], call["arguments"]) for call in self._calls.values())
         details = self._usage.get("prompt_tokens_details") or {}
         return Reply(
@@ -139,7 +171,8 @@ class _Stream:
             prompt_tokens=self._usage["prompt_tokens"],
             output_tokens=self._usage["completion_tokens"],
             cached_tokens=details.get("cached_tokens") or 0,
-            first_token_s=time.perf_counter() - self._started if self._first is None else self._first,
+            first_token_s=ended if self._first is None else self._first,
+            last_token_s=ended if self._first is None else self._last,
             antiphon=self._antiphon,
         )
 
@@ -151,11 +184,8 @@ async def _events(response: aiohttp.ClientResponse) -> AsyncIterator[dict[str, A
 
 
 def _conversation(model: str, messages: Sequence[Message], tools: Sequence[Tool]) -> dict[str, Any]:
-    return {
-        "model": model,
-        "messages": [_wire(message) for message in messages],
-        "tools": [orjson.loads(tool.definition) for tool in tools],
-    }
+    body: dict[str, Any] = {"model": model, "messages": [_wire(message) for message in messages]}
+    return body | {"tools": [orjson.loads(tool.definition) for tool in tools]} if tools else body
 
 
 def _wire(message: Message) -> dict[str, Any]:

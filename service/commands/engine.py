@@ -1,4 +1,4 @@
-"""`antiphon engine`: what engines need and how they are started, without starting one."""
+"""`antiphon engine`: what engines need and how they are started, and what can be changed while they run."""
 
 from __future__ import annotations
 
@@ -21,16 +21,18 @@ from router.engine.plan import Plan
 from router.engine.plan_request import PlanRequest
 from router.engine.profile import EngineProfile, available_profiles, load_profile
 from router.errors import ProfileError, RouterError
+from service.commands.engine_swap import swap
 from service.commands.fail import fail
 from service.commands.given import given
 from service.commands.plan_report import as_json, show
 
-app = typer.Typer(no_args_is_help=True, help="Plan and look at engines, without starting one.")
+app = typer.Typer(no_args_is_help=True, help="Plan engines, see how they are started, and change running ones.")
+app.command()(swap)
 
 
 @app.callback()
 def _root() -> None:
-    """Plan and look at engines, without starting one."""
+    """Plan engines, see how they are started, and change running ones."""
 
 
 @app.command()

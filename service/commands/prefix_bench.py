@@ -48,8 +48,10 @@ class PrefixResult:
 
     plan: PrefixPlan
     models: dict[str, str]
+    behind: dict[str, Any] | None
+    """What the front says of its engine: profile, the profile's hash, SGLang's version."""
     sglang: str | None
-    """Its version."""
+    """The version of SGLang without us."""
     page_size: int | None
     front: list[Step]
     engine: list[Step] | None
@@ -69,6 +71,7 @@ async def run(plan: PrefixPlan, front: Target, engine: Target | None, on_questio
     async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=_TIMEOUT_S)) as http:
         ours = await _Talker.to(http, front, plan, "front")
         straight = await _StraightTalker.to(http, engine, plan, "engine") if engine else None
+        behind = await ours.behind()
         talkers: list[_Talker] = [ours, *filter(None, (straight,))]
         for chat in range(plan.chats):
             for talker in talkers:
@@ -81,6 +84,7 @@ async def run(plan: PrefixPlan, front: Target, engine: Target | None, on_questio
     return PrefixResult(
         plan=plan,
         models={talker.name: talker.model for talker in talkers},
+        behind=behind,
         sglang=straight.version if straight else None,
         page_size=straight.page if straight else None,
         front=ours.steps,
@@ -117,6 +121,10 @@ class _Talker:
             self.steps.append(await self._step(reply))
             self._chat.answer(reply.message)
             self._more = self._chat.advance()
+
+    async def behind(self) -> dict[str, Any] | None:
+        """What the endpoint says of the engine behind it."""
+        return await self._endpoint.engine(self.model)
 
     def _options(self) -> dict[str, Any]:
         options: dict[str, Any] = {"max_tokens": self._plan.max_tokens, "seed": self._plan.seed + len(self.steps)}

@@ -3,7 +3,7 @@
 from tests.fake_engine.faults import Faults
 from tests.fake_engine.options import EngineVersion, FakeEngineOptions
 from tests.fake_engine.running import FakeEngine, running_fake_engine
-from tests.fake_engine.scheduler import EngineState, Finished
+from tests.fake_engine.state import EngineState, Finished
 
 __all__ = [
     "EngineState",

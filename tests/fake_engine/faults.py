@@ -8,7 +8,7 @@ from typing import Any
 
 @dataclass(slots=True)
 class Faults:
-    """Each counts /generate requests to come; 0 and None are healthy."""
+    """0 and None are healthy. Those of /generate count requests to come."""
 
     fail_next: int = 0
     fail_status: int = 500
@@ -23,6 +23,10 @@ class Faults:
     slow_next: int = 0
     first_token_delay_s: float = 0.0
     """The next `slow_next` wait this long before they are queued."""
+    drop_events: int = 0
+    """Lose the next `drop_events` batches of KV events; a replay still has them."""
+    lag_events_s: float = 0.0
+    """Publish batches of KV events this much later."""
 
     def update(self, values: dict[str, Any]) -> None:
         """Raises KeyError for a fault there is not."""

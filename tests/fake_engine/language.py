@@ -5,6 +5,7 @@ from __future__ import annotations
 import zlib
 from array import array
 from collections.abc import Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import Final
 
@@ -63,6 +64,7 @@ class Speller:
         self._special = frozenset(token for token, entry in added.items() if entry.special)
         self._pieces: dict[int, tuple[str, bytes] | None] = {}
 
+    @cached_property
     def plain_ids(self) -> tuple[int, ...]:
         """Every id that is whole text on its own and not a control token."""
         size = self.tokenizer.get_vocab_size()
@@ -71,6 +73,13 @@ class Speller:
 
     def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
         return self.tokenizer.encode(text, add_special_tokens=add_special_tokens).ids
+
+    def encode_plain(self, text: str) -> list[int]:
+        """Without what a tokenizer puts around a text."""
+        return self.tokenizer.encode(text, add_special_tokens=False).ids
+
+    def encode_batch(self, texts: list[str]) -> list[list[int]]:
+        return [one.ids for one in self.tokenizer.encode_batch(texts, add_special_tokens=False)]
 
     def decode(self, ids: Sequence[int], skip_special: bool) -> str:
         return self.tokenizer.decode(ids, skip_special_tokens=skip_special)

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Literal
 
 EngineVersion = Literal["0.5.17", "0.5.23"]
+Writes = Literal["hash", "prose", "agent"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,12 +33,19 @@ class FakeEngineOptions:
     """False: a temperature above 0 without a `sampling_seed` writes something else each time."""
     seed: int = 0
     """Stands for the weights: engines with one seed are replicas of one model."""
+    writes: Writes = "hash"
+    """`prose`: words, as today's models write them, half to all of the tokens asked for. `agent`: the same with
+    reasoning before it, and calls instead of it, if the prompt has tools (`writer.py`)."""
+    odd_spelling: float = 0.001
+    """Of prose, the share of words whose ids are not those that encoding their text would give."""
 
     # Memory and scheduling.
     page_size: int = 16
     context_length: int = 32_768
     max_total_tokens: int = 65_536
     max_running_requests: int = 256
+    dp_size: int = 1
+    """Ranks: each has a cache, a queue and KV events of its own, and everything else is alike."""
     chunked_prefill_size: int = 8_192
     overlap_schedule: bool = True
     """SGLang's default. An answer that a stop ended then leaves P+N tokens in the cache; others always P+N-1."""
@@ -45,10 +53,23 @@ class FakeEngineOptions:
     decode_tokens_per_s: float = 0.0
     """Of each stream, however many run."""
 
+    memory_saver: bool = False
+    """`--enable-memory-saver --enable-weights-cpu-backup`. Without, being told to sleep kills it, as it does a real one
+    on the CPU; asleep, a generation does, and so does a health probe, which is one.
+    """
+
     # The wire.
     stream_interval: int = 1
     incremental_streaming: bool = False
     enable_metrics: bool = True
+    kv_events_config: str | None = None
+    """SGLang's flag, as JSON. None: nothing is published."""
+    cache_report: bool = True
+    """`--enable-cache-report`: chat completions say what was cached."""
+    reasoning_parser: str | None = None
+    """Any but None splits at `<think>` and `</think>`, as "qwen3" does."""
+    tool_call_parser: str | None = None
+    """Any but None reads JSON between `<tool_call>` and `</tool_call>`, as "qwen25" does."""
     startup_s: float = 0.0
     """Until then /health answers 503, and /generate waits."""
     health_timeout_s: float = 20.0
@@ -58,7 +79,8 @@ class FakeEngineOptions:
     """How many finished requests `EngineState.finished` remembers."""
 
     def __post_init__(self) -> None:
-        for name in ("page_size", "context_length", "max_total_tokens", "max_running_requests", "stream_interval"):
+        counts = ("dp_size", "page_size", "context_length", "max_total_tokens", "max_running_requests")
+        for name in (*counts, "stream_interval"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
         if self.max_total_tokens % self.page_size:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from tests.fake_engine.kv_events import EventRecorder
 from tests.fake_engine.options import FakeEngineOptions
 from tests.fake_engine.radix import TOKEN_BYTES, Match, RadixCache
 from tests.fake_engine.request import Request
@@ -15,7 +16,8 @@ class Pool:
     def __init__(self, options: FakeEngineOptions) -> None:
         self._page = options.page_size
         self.capacity = options.max_total_tokens // options.page_size
-        self.tree = RadixCache(options.page_size)
+        self.events = EventRecorder(options.page_size, options.version) if options.kv_events_config else None
+        self.tree = RadixCache(options.page_size, self.events, options.salts)
         self.owned = 0
 
     @property

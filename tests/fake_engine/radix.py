@@ -7,8 +7,11 @@ counts in pages; who may hold how many is the scheduler's concern (`scheduler.py
 from __future__ import annotations
 
 import heapq
+from array import array
 from dataclasses import dataclass, field
 from itertools import count
+
+from tests.fake_engine.kv_events import EventRecorder, chain, first_digest
 
 TOKEN_BYTES = 4
 
@@ -27,6 +30,8 @@ class Node:
     children: dict[Slot, Node] = field(default_factory=dict)
     locks: int = 0
     used: int = 0
+    digests: list[bytes] = field(default_factory=list)
+    """Of its pages, if events are told."""
 
     def __lt__(self, other: Node) -> bool:
         return self.used < other.used
@@ -39,7 +44,11 @@ class Match:
 
 
 class RadixCache:
-    def __init__(self, page_size: int) -> None:
+    """Tells `events`, if there are any to be told, what it caches and drops."""
+
+    def __init__(self, page_size: int, events: EventRecorder | None = None, salts: bool = True) -> None:
+        self._events = events
+        self._salts = salts
         self._page = page_size * TOKEN_BYTES
         self._clock = count(1)
         self._leaves: set[Node] = set()
@@ -47,6 +56,8 @@ class RadixCache:
         self.locked_pages = 0
         self.evicted_pages = 0
         self.root = Node(b"", None)
+        if events is not None:
+            events.cleared()  # as a real one does when it is made
 
     @property
     def evictable_pages(self) -> int:
@@ -77,6 +88,8 @@ class RadixCache:
         self._leaves.discard(found.node)
         self._leaves.add(leaf)
         self.pages += len(leaf.key) // self._page
+        if self._events is not None:
+            self._tell(self._events, leaf, namespace[0])
         return Match(found.pages, leaf)
 
     def lock(self, node: Node) -> None:
@@ -103,6 +116,8 @@ class RadixCache:
             assert parent is not None
             del parent.children[leaf.slot]
             self._leaves.remove(leaf)
+            if self._events is not None:
+                self._events.removed(leaf.digests)
             freed += len(leaf.key) // self._page
             if not parent.children and parent is not self.root:
                 self._leaves.add(parent)
@@ -117,6 +132,14 @@ class RadixCache:
         self.root = Node(b"", None)
         self._leaves.clear()
         self.pages = 0
+        if self._events is not None:
+            self._events.cleared()
+
+    def _tell(self, events: EventRecorder, leaf: Node, salt: str | None) -> None:
+        parent = leaf.parent.digests[-1] if leaf.parent is not None and leaf.parent.digests else None
+        before = parent if parent is not None else first_digest(salt, self._salts)
+        leaf.digests = chain(before, leaf.key, self._page)
+        events.stored(parent, leaf.digests, array("I", leaf.key).tolist(), salt)
 
     def _slot(self, node: Node, namespace: Namespace, ids: bytes, offset: int) -> Slot:
         first = ids[offset : offset + self._page]
@@ -146,6 +169,8 @@ class RadixCache:
         parent.children[node.slot] = upper
         node.key, node.parent, node.slot = node.key[at:], upper, node.key[at : at + self._page]
         upper.children[node.slot] = node
+        pages = at // self._page
+        upper.digests, node.digests = node.digests[:pages], node.digests[pages:]
         return upper
 
     def _path(self, node: Node) -> list[Node]:

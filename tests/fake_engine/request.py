@@ -80,11 +80,15 @@ class Request:
     namespace: Namespace
     sampling: Sampling
     stream: bool
+    rank: int | None
+    """The DP rank that it asks for, then the one that has it; None with one rank."""
     top_logprobs: int | None
     spelling: Spelling | None
     body: dict[str, Any]
     done: asyncio.Future[None]
     received_s: float = field(default_factory=time.monotonic)
+
+    weight_version: str = "default"
 
     # Progress, written by the scheduler only.
     fill: bytes = b""
@@ -159,6 +163,7 @@ def parse(body: object, options: FakeEngineOptions, speller: Speller | None) -> 
         namespace=(salt or None, _text(body, "extra_key")),
         sampling=sampling,
         stream=bool(body.get("stream")),
+        rank=_rank(body, options),
         top_logprobs=int(body.get("top_logprobs_num") or 0) if body.get("return_logprob") else None,
         spelling=Spelling(speller, sampling.skip_special_tokens) if speller else None,
         body={name: value for name, value in body.items() if name not in ("input_ids", "text")},
@@ -254,6 +259,13 @@ def _object(body: dict[str, Any], name: str) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise ContractError(f"invalid type: expected a map for {name}")
     return value
+
+
+def _rank(body: dict[str, Any], options: FakeEngineOptions) -> int | None:
+    rank: int | None = body.get("routed_dp_rank")
+    if rank is not None and not 0 <= rank < options.dp_size:
+        raise RefusedError(f"routed_dp_rank={rank} out of range [0, {options.dp_size})")
+    return rank
 
 
 def _text(body: dict[str, Any], name: str) -> str | None:

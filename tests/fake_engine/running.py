@@ -13,16 +13,23 @@ from aiohttp import web
 
 from tests.fake_engine.engine import Engine
 from tests.fake_engine.faults import Faults
+from tests.fake_engine.model import FakeModel
 from tests.fake_engine.options import FakeEngineOptions
-from tests.fake_engine.scheduler import EngineState, Finished
 from tests.fake_engine.script import Script
 from tests.fake_engine.server import Endpoints
+from tests.fake_engine.state import EngineState, Finished
 
 
 class FakeEngine:
     """A running engine. After `die` its port refuses connections until `revive` starts it afresh, its cache empty."""
 
-    def __init__(self, options: FakeEngineOptions, host: str = "127.0.0.1", port: int = 0) -> None:
+    def __init__(
+        self,
+        options: FakeEngineOptions,
+        host: str = "127.0.0.1",
+        port: int = 0,
+        model: FakeModel | None = None,
+    ) -> None:
         self.options = options
         self._host = host
         self.port = port
@@ -30,7 +37,7 @@ class FakeEngine:
         self._listening: socket.socket | None = None
         self._loop_task: asyncio.Task[None] | None = None
         self._dying: asyncio.Task[None] | None = None
-        self.engine = Engine(options, self._die_soon)
+        self.engine = Engine(options, self._die_soon, model)
 
     @property
     def url(self) -> str:
@@ -99,7 +106,7 @@ class FakeEngine:
             await self._dying
             self._dying = None
         await self.stop()
-        self.engine = Engine(self.options, self._die_soon)
+        self.engine = Engine(self.options, self._die_soon, self.engine.model)
         await self.start()
 
     def _die_soon(self) -> None:
@@ -118,10 +125,13 @@ def _cut(server: web.Server | None) -> None:
 
 @asynccontextmanager
 async def running_fake_engine(
-    options: FakeEngineOptions | None = None, host: str = "127.0.0.1", port: int = 0
+    options: FakeEngineOptions | None = None,
+    host: str = "127.0.0.1",
+    port: int = 0,
+    model: FakeModel | None = None,
 ) -> AsyncIterator[FakeEngine]:
-    """Port 0 takes a free one; `.url` names it."""
-    engine = FakeEngine(options or FakeEngineOptions(), host, port)
+    """Port 0 takes a free one; `.url` names it. Engines of one model may share what was read of it."""
+    engine = FakeEngine(options or FakeEngineOptions(), host, port, model)
     await engine.start()
     try:
         yield engine

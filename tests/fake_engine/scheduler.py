@@ -10,58 +10,27 @@ import asyncio
 import random
 from collections import deque
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
 from typing import Any
 
+from tests.fake_engine.kv_events import Event
 from tests.fake_engine.language import Language, pack
+from tests.fake_engine.model import FakeModel
 from tests.fake_engine.options import FakeEngineOptions
 from tests.fake_engine.pool import Pool
 from tests.fake_engine.radix import TOKEN_BYTES
 from tests.fake_engine.request import Request, too_long
 from tests.fake_engine.script import Script
+from tests.fake_engine.state import EngineState, Finished
 
 MAX_LAG_S = 0.05
 """A loop that fell further behind its pace does not catch up: the real engine would not either."""
 
 
-@dataclass(frozen=True, slots=True)
-class Finished:
-    """A request as a test wants to look at it afterwards."""
-
-    rid: str
-    prompt: bytes
-    output_ids: tuple[int, ...]
-    cached_tokens: int
-    finish: dict[str, Any]
-    body: dict[str, Any]
-
-
-@dataclass(slots=True)
-class EngineState:
-    """Counters since the start. `running` and `waiting` are now."""
-
-    running: int = 0
-    waiting: int = 0
-    received: int = 0
-    aborted: int = 0
-    disconnected: int = 0
-    retracted: int = 0
-    prompt_tokens: int = 0
-    cached_tokens: int = 0
-    prefilled_tokens: int = 0
-    prefill_busy_us: int = 0
-    generated_tokens: int = 0
-    finished: deque[Finished] = field(default_factory=deque)
-
-    @property
-    def idle(self) -> bool:
-        return self.running == 0 and self.waiting == 0
-
-
 class Scheduler:
-    def __init__(self, options: FakeEngineOptions, language: Language, script: Script) -> None:
+    def __init__(self, options: FakeEngineOptions, model: FakeModel, script: Script) -> None:
         self._options = options
-        self._language = language
+        self._language = model.language
+        self._writer = model.writer
         self._script = script
         self.pool = Pool(options)
         self.state = EngineState(finished=deque(maxlen=options.record))
@@ -76,10 +45,16 @@ class Scheduler:
         self._due = 0.0
         self._die_at: int | None = None
         self._die: Callable[[], None] = lambda: None
+        self.publish: Callable[[list[Event]], None] = lambda events: None
+        """Told of what the cache did, a batch a step."""
 
     def die_at(self, tokens: int, die: Callable[[], None]) -> None:
         """Call `die` once this many tokens more were generated, before the next is."""
         self._die_at, self._die = self.state.generated_tokens + tokens, die
+
+    def speak(self, language: Language) -> None:
+        """Write in another language from now on."""
+        self._language = language
 
     def submit(self, request: Request) -> None:
         self.state.received += 1
@@ -88,6 +63,8 @@ class Scheduler:
             self._end(request, refusal)
             return
         request.script = self._script.take(request.sampling.max_new_tokens)
+        if request.script is None and self._writer is not None and request.sampling.max_new_tokens > 1:
+            request.script = self._writer.write(request.prompt, request.sampling.max_new_tokens)
         self.waiting.append(request)
         self._count()
         self._work.set()
@@ -109,11 +86,13 @@ class Scheduler:
         if self.waiting or self.running or self._chunked or self._prefilling:
             return False
         self.pool.tree.clear()
+        self._publish()
         return True
 
     async def run(self) -> None:
         """Until cancelled."""
         clock = asyncio.get_running_loop().time
+        self._publish()
         while True:
             await self.go.wait()
             if not (self.waiting or self.running or self._chunked):
@@ -131,6 +110,11 @@ class Scheduler:
             else:  # the waiting do not fit, and nothing that runs could make room
                 raise RuntimeError("a waiting request fits into no empty engine")
             self._count()
+            self._publish()
+
+    def _publish(self) -> None:
+        if self.pool.events is not None:
+            self.publish(self.pool.events.take())
 
     async def _spend(self, tokens: int, rate: float) -> None:
         clock = asyncio.get_running_loop().time

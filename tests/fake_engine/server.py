@@ -12,7 +12,9 @@ import orjson
 from aiohttp import web
 
 from tests.fake_engine import info
+from tests.fake_engine.chat_wire import ChatStream, chat_answer
 from tests.fake_engine.engine import Engine
+from tests.fake_engine.parsers import split_calls
 from tests.fake_engine.request import ContractError, RefusedError, Request, parse
 from tests.fake_engine.wire import DONE, EventStream, answer, event, frame
 
@@ -50,9 +52,13 @@ class Endpoints:
         app.router.add_get("/v1/loads", self.loads)
         app.router.add_get("/metrics", self.metrics)
         app.router.add_route("*", "/generate", self.generate)
+        app.router.add_post("/v1/chat/completions", self.chat)
         app.router.add_route("*", "/flush_cache", self.flush_cache)
         app.router.add_post("/abort_request", self.abort_request)
         app.router.add_post("/tokenize", self.tokenize)
+        app.router.add_post("/release_memory_occupation", self.release_memory)
+        app.router.add_post("/resume_memory_occupation", self.resume_memory)
+        app.router.add_post("/update_weights_from_disk", self.update_weights)
         app.router.add_post("/parse_function_call", self.parse_function_call)
         app.router.add_get("/fake/state", self.fake_state)
         app.router.add_post("/fake/faults", self.fake_faults)
@@ -83,6 +89,24 @@ class Endpoints:
             return await self._refuse(http, str(error), bool(body.get("stream")))
         return await (self._stream(http, request) if request.stream else self._once(request))
 
+    async def chat(self, http: web.Request) -> web.StreamResponse:
+        raw = await http.read()
+        if (status := self._engine.faults.take_failure()) is not None:
+            return failure("injected", str(status), status)
+        if (chat := self._engine.model.chat) is None:
+            return failure("this fake engine has no chat template: its tokenizer is no model directory", "None", 400)
+        try:
+            body = orjson.loads(raw)
+            request = chat.request(body, self._options)
+            self._engine.check(request)
+        except orjson.JSONDecodeError as error:
+            return failure(f"1 validation error: JSON decode error: {error}", "Bad Request", 400)
+        except (ContractError, RefusedError) as error:
+            return failure(str(error), "BadRequestError", 400)
+        if request.stream:
+            return await self._stream(http, request, body)
+        return await self._once(request, body)
+
     async def _refuse(self, http: web.Request, message: str, stream: bool) -> web.StreamResponse:
         if not stream:
             return json({"error": {"message": message}}, 400)
@@ -97,19 +121,25 @@ class Endpoints:
         await response.prepare(http)
         return response
 
-    async def _stream(self, http: web.Request, request: Request) -> web.StreamResponse:
-        with self._engine.holding(request):
+    async def _stream(
+        self, http: web.Request, request: Request, chat: dict[str, Any] | None = None
+    ) -> web.StreamResponse:
+        """`chat`: the body of a chat completion, whose wire differs."""
+        async with self._engine.holding(request):
             response = await self._open_stream(http)
             transport = http.transport
             assert transport is not None
-            request.emit = EventStream(request, transport, self._options, self._engine.faults.take_cut())
+            if chat is not None:
+                request.emit = ChatStream(request, chat, transport, self._options)
+            else:
+                request.emit = EventStream(request, transport, self._options, self._engine.faults.take_cut())
             await self._compute(request)
             if not transport.is_closing():
                 transport.write(frame(DONE))
         return response
 
-    async def _once(self, request: Request) -> web.StreamResponse:
-        with self._engine.holding(request):
+    async def _once(self, request: Request, chat: dict[str, Any] | None = None) -> web.StreamResponse:
+        async with self._engine.holding(request):
             await self._compute(request)
         assert request.finish is not None
         if request.finish["type"] == "abort" and (status := request.finish.get("status_code")) is not None:
@@ -117,13 +147,13 @@ class Endpoints:
             if status == 400:
                 return json({"error": {"message": message}}, 400)
             return failure(message, str(status), status)
-        return json(answer(request, self._options))
+        return json(chat_answer(request, chat, self._options) if chat is not None else answer(request, self._options))
 
     async def _compute(self, request: Request) -> None:
         """Returns when the request finished. aiohttp cancels us when the client goes away: then it is aborted."""
         try:
             await asyncio.sleep(self._engine.faults.take_delay())
-            self._engine.scheduler.submit(request)
+            self._engine.submit(request)
             await request.done
         except asyncio.CancelledError:
             self._engine.client_gone(request)
@@ -134,11 +164,17 @@ class Endpoints:
         rid, everything = str(body.get("rid") or ""), bool(body.get("abort_all"))
         # Matched by prefix, but only if the server also knows the exact rid.
         if everything or rid in self._engine.held:
-            self._engine.scheduler.abort(rid, everything)
+            self._engine.abort(rid, everything)
         return web.Response()
 
     async def parse_function_call(self, http: web.Request) -> web.Response:
-        return json(self._engine.script.parse(orjson.loads(await http.read())["text"]))
+        text = orjson.loads(await http.read())["text"]
+        if self._options.tool_call_parser is None or text in self._engine.script.calls:
+            return json(self._engine.script.parse(text))
+        said, calls = split_calls(text)
+        numbered = enumerate(calls)
+        parsed = [{"tool_index": at, "name": call.name, "parameters": call.arguments} for at, call in numbered]
+        return json({"normal_text": said, "calls": parsed})
 
     async def tokenize(self, http: web.Request) -> web.Response:
         body = orjson.loads(await http.read())
@@ -157,6 +193,7 @@ class Endpoints:
     async def health(self, _: web.Request) -> web.Response:
         if not self._engine.started:
             return web.Response(status=503)
+        self._engine.weights.touch()
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(self._engine.scheduler.go.wait(), self._options.health_timeout_s)
             return web.Response()
@@ -169,8 +206,24 @@ class Endpoints:
     async def metrics(self, _: web.Request) -> web.Response:
         return web.Response(text=info.metrics(self._engine), content_type="text/plain")
 
+    async def release_memory(self, _: web.Request) -> web.Response:
+        self._engine.weights.release(self._engine.state.idle)
+        self._engine.flush()
+        return json(None)
+
+    async def resume_memory(self, _: web.Request) -> web.Response:
+        self._engine.weights.resume()
+        return json(None)
+
+    async def update_weights(self, http: web.Request) -> web.Response:
+        body = orjson.loads(await http.read())
+        path = str(body["model_path"])
+        done = await self._engine.swap(path, body.get("weight_version"))
+        said = "Succeeded to update model weights." if done else f"Failed to get weights iterator: no {path}."
+        return json({"success": done, "message": said, "num_paused_requests": 0}, 200 if done else 400)
+
     async def flush_cache(self, _: web.Request) -> web.Response:
-        if self._engine.scheduler.flush():
+        if self._engine.flush():
             return web.Response(
                 text="Cache flushed.\nPlease check backend logs for more details. "
                 "(When there are running or waiting requests, the operation will not be performed.)\n"
@@ -179,7 +232,7 @@ class Endpoints:
 
     async def fake_state(self, _: web.Request) -> web.Response:
         state = asdict(self._engine.state) | {"finished": len(self._engine.state.finished)}
-        return json(state | {"cached_pages": self._engine.scheduler.pool.tree.pages})
+        return json(state | {"cached_pages": sum(rank.pool.tree.pages for rank in self._engine.ranks)})
 
     async def fake_faults(self, http: web.Request) -> web.Response:
         try:

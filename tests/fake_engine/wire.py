@@ -14,7 +14,6 @@ from tests.fake_engine.request import Request
 HIGH_WATER: Final = 256 * 1024
 """Above this many unsent bytes a stream skips events and sends the sum later, as SGLang does to a slow reader."""
 
-VERSION: Final = "default"
 DONE: Final = b"data: [DONE]\n\n"
 
 
@@ -40,10 +39,10 @@ def meta_info(request: Request, options: FakeEngineOptions, since: int) -> dict[
     meta: dict[str, Any] = {"id": request.rid, "finish_reason": request.finish}
     if request.finish is not None and not request.admitted and "status_code" not in request.finish:
         # Aborted while it waited: nothing is known but its age.
-        return meta | {"weight_version": VERSION, "e2e_latency": now - received, "completion_tokens": 0}
+        return meta | {"weight_version": request.weight_version, "e2e_latency": now - received, "completion_tokens": 0}
     meta |= {
         "prompt_tokens": request.prompt_tokens,
-        "weight_version": VERSION,
+        "weight_version": request.weight_version,
         "num_retractions": request.retractions,
     }
     if options.enable_metrics:
@@ -55,9 +54,9 @@ def meta_info(request: Request, options: FakeEngineOptions, since: int) -> dict[
     count = len(request.output)
     meta |= {"reasoning_tokens": 0, "completion_tokens": count, "cached_tokens": request.cached_tokens}
     if request.finish is not None and options.version != "0.5.17":
-        meta["weight_versions"] = [{"version": VERSION, "start": 0, "end": count}] if count else []
+        meta["weight_versions"] = [{"version": request.weight_version, "start": 0, "end": count}] if count else []
     cached = {"device": request.cached_tokens, "host": 0} if request.cached_tokens else None
-    meta |= {"cached_tokens_details": cached, "dp_rank": None}
+    meta |= {"cached_tokens_details": cached, "dp_rank": request.rank}
     return meta if request.finish is None else meta | _times(received, now, count, options)
 
 

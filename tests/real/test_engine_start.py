@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
+import shutil
 import subprocess
 import sys
 import time
@@ -21,8 +23,10 @@ from router.engine.preflight import pick_port
 from router.engine.server import EngineLaunch, EngineServer
 from router.errors import EngineStartError, ModelError, PreflightError
 from router.model.directory import ModelDirectory
+from tests.memory_limit import group_with_memory, limit_address_space
 from tests.real.engines import BackgroundEngine, profile_for_tests
 
+GIB = 2**30
 QUESTION = (
     "<|im_start|>system\nYou are a helpful AI assistant named SmolLM, trained by Hugging Face<|im_end|>\n"
     "<|im_start|>user\nWhat is the capital of France?<|im_end|>\n<|im_start|>assistant\n"
@@ -111,8 +115,58 @@ async def test_an_engine_that_is_killed_while_it_starts(smollm2_dir: Path, engin
         await asyncio.sleep(2)
         launcher, *_ = guard.descendants(server.child.pid)
         os.kill(launcher, 9)
-        with pytest.raises(EngineStartError, match="the engine died: killed by SIGKILL, most likely because"):
+        with pytest.raises(EngineStartError, match="the engine died: killed by SIGKILL by someone"):
             await waiting
+
+
+async def launcher_of(server: EngineServer) -> int:
+    """The process that the guard started."""
+    while not (found := guard.descendants(server.child.pid)):
+        await asyncio.sleep(0.01)
+    return found[0]
+
+
+@pytest.mark.slow
+async def test_a_cache_that_does_not_fit_into_memory(
+    qwen3_random_dir: Path, engine_python: Path, tmp_path: Path
+) -> None:
+    launch = launch_of(qwen3_random_dir, engine_python, tmp_path / "log", max_total_tokens=4_000_000)
+    async with started(launch) as server:
+        limit_address_space(await launcher_of(server), 8 * GIB)
+        with pytest.raises(EngineStartError, match="the engine died: out of memory: lower max_total_tokens") as failed:
+            await server.wait_ready()
+    assert any("DefaultCPUAllocator: can't allocate memory" in line for line in server.child.last_lines)
+    assert "(killed by SIGKILL); log: " in str(failed.value), "SGLang ends itself so"
+
+
+@pytest.mark.slow
+async def test_an_engine_that_the_kernel_kills_for_want_of_memory(
+    qwen3_random_dir: Path, engine_python: Path, tmp_path: Path
+) -> None:
+    with group_with_memory(GIB) as group:
+        async with started(launch_of(qwen3_random_dir, engine_python, tmp_path / "log")) as server:
+            (group / "cgroup.procs").write_text(str(await launcher_of(server)))
+            with pytest.raises(
+                EngineStartError, match="the engine died: out of memory, so the kernel killed it: lower"
+            ):
+                await server.wait_ready()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("unknown", "named"),
+    [({"architectures": ["FrobnicatorForCausalLM"]}, "Frobn"), ({"model_type": "frobnicator"}, "frobn")],
+)
+async def test_a_model_of_an_architecture_that_nobody_knows(
+    qwen3_random_dir: Path, engine_python: Path, tmp_path: Path, unknown: dict[str, Any], named: str
+) -> None:
+    model = tmp_path / "odd"
+    shutil.copytree(qwen3_random_dir, model)
+    config = json.loads((model / "config.json").read_text())
+    (model / "config.json").write_text(json.dumps(config | unknown))
+    async with started(launch_of(model, engine_python, tmp_path / "log")) as server:
+        with pytest.raises(EngineStartError, match=f"SGLang does not know the model's architecture .*{named}"):
+            await server.wait_ready()
 
 
 async def test_an_engine_that_takes_too_long(smollm2_dir: Path, engine_python: Path, tmp_path: Path) -> None:

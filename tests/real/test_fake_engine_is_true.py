@@ -14,6 +14,10 @@ import aiohttp
 import orjson
 import pytest
 
+from programs.model import ChatModel
+from programs.tokenizer_probe import TEXT, tokenizer_probe
+from router.engine.client import EngineClient
+from router.registry.inspection import inspect
 from tests.fake_engine import FakeEngineOptions, running_fake_engine
 
 pytestmark = pytest.mark.engine
@@ -198,6 +202,22 @@ async def test_information_has_the_same_shape(twins: Twins) -> None:
     assert list(fake["loads"][0]) == list(real["loads"][0])
     for path in ("/server_info", "/model_info", "/get_model_info"):
         assert set(await twins.fake.get(path)) <= set(await twins.real.get(path)) | {"status"}
+
+
+async def test_text_is_tokenized_alike(twins: Twins) -> None:
+    for prompt in (TEXT, "", [TEXT, "HAVING<|im_end|>"]):
+        for special in (True, False):
+            body = {"prompt": prompt, "add_special_tokens": special}
+            real, fake = await twins.both("/tokenize", body)
+            assert shape(fake) == shape(real)
+            assert (fake[0], fake[1]["tokens"], fake[1]["count"]) == (real[0], real[1]["tokens"], real[1]["count"])
+
+
+async def test_a_server_of_our_model_has_our_tokenizer(side: Side, qwen3_random_dir: Path) -> None:
+    model = ChatModel.load(qwen3_random_dir)
+    seen = await inspect(EngineClient("a", side.url, side.http), tokenizer_probe(model.tokenizer))
+    assert (seen.tokenizer, seen.info.tokenizes, seen.info.dp_size) == ("", True, 1)
+    assert (seen.info.weight_version, seen.info.kv_events_config) == ("default", None)
 
 
 # Ends.

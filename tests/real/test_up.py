@@ -34,7 +34,7 @@ def up(smollm2_dir: Path, engine_python: Path, tmp_path: Path) -> Iterator[UpPro
 @pytest.mark.timeout(900)
 def test_it_serves_survives_its_engines_death_and_hang_and_leaves_nothing(up: UpProcess) -> None:
     up.wait_serving(ENGINE_START_S)
-    assert "starting the engine cpu-smollm2.v1: done" in up.output
+    assert "starting the engine cpu-smollm2.v2: done" in up.output
     dialogue = Dialogue(up.url, MODEL)
     first = dialogue.say("What is the capital of France? Answer in one sentence.")
     assert "Paris" in first["output"][0]["content"][0]["text"]
@@ -47,7 +47,7 @@ def test_it_serves_survives_its_engines_death_and_hang_and_leaves_nothing(up: Up
     refused = dialogue.ask("Too early?")
     assert (refused.status_code, refused.json()["error"]["code"]) == (503, "engine_unavailable")
     up.wait_ready(ENGINE_START_S)
-    assert up.output.count("engine cpu-smollm2.v1: killed by SIGKILL") == 1
+    assert up.output.count("engine cpu-smollm2.v2: killed by SIGKILL") == 1
     third = dialogue.say("And of Spain?")
     assert cached_tokens(third) < PAGE
     assert third["antiphon"]["miss_reason"] == "evicted"
@@ -56,7 +56,7 @@ def test_it_serves_survives_its_engines_death_and_hang_and_leaves_nothing(up: Up
     assert fourth["antiphon"]["miss_reason"] is None
 
     up.find("sglang.launch_server").send_signal(signal.SIGSTOP)
-    up.wait_saying("engine cpu-smollm2.v1: has not answered for 45 s and was killed", limit_s=120)
+    up.wait_saying("engine cpu-smollm2.v2: has not answered for 45 s and was killed", limit_s=120)
     wait_until_down(up)
     up.wait_ready(ENGINE_START_S)
     dialogue.say("And of Greece?")

@@ -14,6 +14,7 @@ import pytest
 
 from router import guard
 from router.child import Child, Log
+from tests.memory_limit import group_with_memory
 
 PYTHON = sys.executable
 
@@ -269,3 +270,15 @@ def test_log_survives_bytes_that_are_no_text_and_characters_cut_in_two(tmp_path:
     log.feed("é".encode()[1:] + b"\n\xff\n\n")
     log.close()
     assert list(log.lines) == ["é", "\ufffd"]
+
+
+HUNGRY = "import time; held = bytearray(400 * 2**20); time.sleep(600)"
+
+
+async def test_a_kill_of_the_kernels_for_want_of_memory_is_counted(tmp_path: Path) -> None:
+    with group_with_memory(100 * 2**20) as group:
+        join = f"open({str(group / 'cgroup.procs')!r}, 'w').write('0'); {HUNGRY}"
+        child = await Child.start([PYTHON, "-c", join], env=dict(os.environ), log_path=tmp_path / "log")
+        assert await child.wait() == "killed by SIGKILL"
+    assert child.kernel_kills is not None
+    assert child.kernel_kills >= 1

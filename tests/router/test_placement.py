@@ -48,6 +48,9 @@ def standing(name: str, queued: int = 0, decoding: int = 0) -> Standing:
         # … and no more: a shared system prompt does not drag all requests to one replica
         ([standing("a"), standing("b", queued=3000)], Wanted(3000, {"b": 2900}), ("a", "balance")),
         ([standing("a"), standing("b", decoding=200)], Wanted(3000, {"b": 2900}), ("a", "balance")),
+        # what costs nearly the same is decided by what is cached, then by what is in flight
+        ([standing("a"), standing("b")], Wanted(64, {"b": 60}), ("b", "prefix")),
+        ([standing("a", queued=3), standing("b", queued=4)], Wanted(64, {"b": 1}), ("b", "prefix")),
         # a home keeps its sessions until it is much dearer
         ([standing("a"), standing("b", queued=4000)], Wanted(3000, {"b": 2900}, home="b"), ("b", "home")),
         ([standing("a"), standing("b", queued=9000)], Wanted(3000, {"b": 2900}, home="b"), ("a", "moved")),
@@ -88,10 +91,12 @@ def test_untried_replicas_are_chosen_first_and_tried_ones_rather_than_none(
 
 
 @given(standings=STANDINGS, held=HELD)
-def test_without_a_home_nothing_is_cheaper_than_what_is_chosen(standings: list[Standing], held: dict[str, int]) -> None:
+def test_without_a_home_nothing_is_noticeably_cheaper_than_what_is_chosen(
+    standings: list[Standing], held: dict[str, int]
+) -> None:
     chosen = choose(standings, Wanted(8000, held))
     costs = {one.name: one.cost_s(max(1, 8000 - held.get(one.name, 0))) for one in standings}
-    assert chosen is None or costs[chosen.name] == min(costs.values())
+    assert chosen is None or costs[chosen.name] <= min(costs.values()) + 0.005
 
 
 def test_what_is_long_to_compute_is_a_document_and_a_long_prompt_that_is_cached_is_none() -> None:

@@ -20,6 +20,7 @@ from router.request import Delta, GenerateRequest, Sampling, Urgency
 from router.router import Router
 from router.server import Watch
 from tests.fake_engine import FakeEngine, FakeEngineOptions
+from tests.router.index.test_event_subscriber import events_config
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -59,18 +60,32 @@ async def measured(router: Router) -> None:
             await asyncio.sleep(0.01)
 
 
+async def told(router: Router, prompt: array[int], held: dict[str, int]) -> None:
+    """Events have told that just this much of the prompt is cached."""
+    async with asyncio.timeout(5):
+        while router.cache.held(router.cache.prints(request(prompt))) != held:
+            await asyncio.sleep(0.01)
+
+
 @asynccontextmanager
-async def routed(count: int, **options: Any) -> AsyncIterator[tuple[Router, dict[str, FakeEngine]]]:
-    engines = {
-        name: FakeEngine(FakeEngineOptions(**{"max_total_tokens": 1 << 20} | options)) for name in "abcd"[:count]
-    }
+async def routed(
+    count: int, *, kv_events: bool = False, **options: Any
+) -> AsyncIterator[tuple[Router, dict[str, FakeEngine]]]:
+    engines: dict[str, FakeEngine] = {}
+    for name in "abcd"[:count]:
+        config = events_config() if kv_events else None
+        chosen = {"max_total_tokens": 1 << 20, "kv_events_config": config} | options
+        engines[name] = FakeEngine(FakeEngineOptions(**chosen))
     for engine in engines.values():
         await engine.start()
     async with aiohttp.ClientSession() as http:
         try:
             specs = [spec(name, engine) for name, engine in engines.items()]
             async with Router(lambda one: EngineClient(one.name, one.url, http), specs, watch=WATCH) as router:
-                await ready(router, *engines)
+                ranks = options.get("dp_size", 1)
+                await ready(
+                    router, *(f"{one}/{rank}" if ranks > 1 else one for one in engines for rank in range(ranks))
+                )
                 yield router, engines
         finally:
             for engine in engines.values():
@@ -253,3 +268,41 @@ async def test_every_placement_is_explained() -> None:
         assert (newest.placement.reason, newest.placement.cached, newest.prompt_tokens) == ("home", 496, 600)
         assert {name for name, _ in newest.placement.costs} == {"a", "b"}
         assert newest.placement.costs[0][0] == home
+
+
+async def test_with_kv_events_what_is_evicted_or_flushed_is_known() -> None:
+    async with routed(2, kv_events=True, max_total_tokens=8192, page_size=16) as (router, engines):
+        first = await served(router, request(text(2000, seed=1)))
+        for seed in range(2, 8):
+            await served(router, request(text(2000, seed), home=first.replica))
+        await told(router, text(2000, seed=7), {first.replica: 1984})
+        await told(router, text(2000, seed=1), {})
+        engines[first.replica].engine.scheduler.flush()
+        await told(router, text(2000, seed=7), {})
+
+
+async def test_what_another_front_sent_is_known_by_kv_events() -> None:
+    async with routed(3, kv_events=True) as (router, engines):
+        async with aiohttp.ClientSession() as http:
+            other = EngineClient("b", engines["b"].url, http)
+            async with aclosing(other.generate(request(text(3000, seed=1)))) as deltas:
+                assert [delta async for delta in deltas][-1].finish is not None
+        await told(router, text(3000, seed=1), {"b": 2992})
+        last = await served(router, request(text(3000, seed=1) + text(100, seed=2)))
+        assert (last.replica, last.cached_tokens) == ("b", 2992)
+
+
+async def test_each_dp_rank_of_a_server_is_a_replica() -> None:
+    async with routed(1, kv_events=True, dp_size=3, prefill_tokens_per_s=20_000) as (router, _):
+        await served(router, request(text(500, seed=50)))
+        await measured(router)
+        prompts = [text(1000, seed) for seed in range(6)]
+        homes = [
+            (await served(router, request(prompt, home=f"a/{index % 3}"))).replica
+            for index, prompt in enumerate(prompts)
+        ]
+        assert homes == ["a/0", "a/1", "a/2"] * 2
+        for home, prompt in zip(homes, prompts, strict=True):
+            await told(router, prompt, {home: 992})
+            last = await served(router, request(prompt + text(50, seed=9)))
+            assert (last.replica, last.cached_tokens) == (home, 992)

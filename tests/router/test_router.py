@@ -24,7 +24,7 @@ from tests.fake_engine import FakeEngine, FakeEngineOptions
 pytestmark = pytest.mark.timeout(20)
 
 PROMPT = array("I", range(3, 30))
-WATCH = Watch(probe_every_s=0.2, retry_every_s=0.05, probe_timeout_s=1.0)
+WATCH = Watch(probe_every_s=0.2, retry_every_s=0.05, probe_timeout_s=5.0)
 
 
 def request(tokens: int = 8, **changes: Any) -> GenerateRequest:

@@ -155,6 +155,13 @@ def test_too_small_a_machine_is_refused(tmp_path: Path, data: Path, engine_pytho
     assert f"profile small.v1 needs 1e+06 GiB of free {what}, there are" in said
 
 
+def test_more_gpus_than_there_are_are_refused(tmp_path: Path, data: Path, engine_python: str) -> None:
+    profile = a_small_profile(tmp_path / "p.yaml", device="cuda", tp=1024)
+    environment = {"ANTIPHON_ENGINE_PYTHON": engine_python}
+    said = refused("--data-dir", data, "--port", str(free_port()), "--profile", profile, **environment)
+    assert said.startswith("antiphon: profile small.v1 needs 1024 NVIDIA GPU(s), this machine has ")
+
+
 @pytest.mark.parametrize(
     ("arguments", "complaint"),
     [

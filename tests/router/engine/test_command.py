@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -58,7 +59,8 @@ def test_every_setting_has_its_flag() -> None:
     for part in (
         *("--tp-size 8 --dp-size 4 --ep-size 8", "--enable-dp-attention", "--dtype bfloat16 --quantization fp8"),
         *("--kv-cache-dtype fp8_e5m2", "--max-prefill-tokens 32768", "--schedule-policy lpm"),
-        '--kv-events-config {"publisher":"zmq","endpoint":"tcp://*:5557","topic":"kv-events"}',
+        '--kv-events-config {"publisher":"zmq","topic":"kv-events",',
+        '"endpoint":"tcp://*:5557","replay_endpoint":"tcp://*:5561"}',
         "--speculative-algorithm EAGLE --speculative-draft-model-path /d --speculative-num-steps 3",
         "--speculative-eagle-topk 1 --speculative-num-draft-tokens 4",
         "--enable-hierarchical-cache --hicache-size 64 --hicache-write-policy write_through",
@@ -66,6 +68,28 @@ def test_every_setting_has_its_flag() -> None:
         "--enable-session-radix-cache",
     ):
         assert part in said
+
+
+def test_kv_events_for_this_host_are_bound_to_it() -> None:
+    profile = load_profile("cpu-smollm2.v2")
+    said = engine_argv(
+        profile, interpreter=Path("/py"), model=Path("/model"), host="127.0.0.1", port=30001, events_port=30002
+    )
+    assert json.loads(said[said.index("--kv-events-config") + 1]) == {
+        "publisher": "zmq",
+        "topic": "kv-events",
+        "endpoint": "tcp://127.0.0.1:30002",
+        "replay_endpoint": "tcp://127.0.0.1:30003",
+        "bind": True,
+    }
+    assert "--kv-events-config" not in argv(profile)
+    assert argv(profile) == argv(CPU)
+
+
+def test_an_engine_that_may_sleep_keeps_a_copy_of_its_weights() -> None:
+    saving = {"--enable-memory-saver", "--enable-weights-cpu-backup"}
+    assert saving <= set(argv(GPU.model_copy(update={"sleep_after_s": 600.0})))
+    assert saving.isdisjoint(argv(GPU))
 
 
 def test_each_node_of_several_is_told_its_place() -> None:
@@ -97,6 +121,7 @@ def test_environment_on_the_cpu() -> None:
 def test_the_stand_in_is_used_only_when_asked_for_and_a_gpu_gets_no_cpu_settings() -> None:
     assert "PYTHONPATH" not in engine_env(CPU, base={}, cpus=2, stand_in=False)
     env = engine_env(GPU, base={"PATH": "/bin"}, cpus=2, stand_in=False)
+    assert env["SGLANG_CUDA_COREDUMP_BEFORE_CRASH"] == "0"
     assert {"SGLANG_USE_CPU_ENGINE", "OMP_NUM_THREADS", "PYTHONPATH"}.isdisjoint(env)
 
 

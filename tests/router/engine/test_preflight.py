@@ -82,6 +82,11 @@ def test_a_picked_port_is_none_of_those_the_kernel_hands_out() -> None:
         pick_port("192.0.2.1")
 
 
+def test_ports_in_a_row_are_all_free() -> None:
+    port = pick_port("127.0.0.1", 5)
+    check_ports("127.0.0.1", range(port, port + 5))
+
+
 def test_an_address_that_is_not_ours_is_named() -> None:
     with pytest.raises(PreflightError, match=r"port 8080 on 192\.0\.2\.1 cannot be used: "):
         check_ports("192.0.2.1", [8080])

@@ -32,13 +32,14 @@ def test_every_profile_that_ships_loads_by_its_id(name: str) -> None:
 
 
 def test_a_name_without_a_version_means_the_newest() -> None:
-    assert load_profile("cpu-smollm2") == load_profile("cpu-smollm2.v1")
+    assert load_profile("cpu-smollm2") == load_profile("cpu-smollm2.v2")
 
 
 def test_released_profiles_are_never_edited() -> None:
     """Whoever sees this fail makes a new version of the profile instead."""
     released = {
         "cpu-smollm2.v1": "36071d4bb5655b3f",
+        "cpu-smollm2.v2": "395f379b2faeceb8",
         "gpu-70b-tp4.v1": "405de379ee43ed83",
         "gpu-70b-tp8.v1": "2386d9ec2aaa3898",
         "gpu-8b.v1": "f4eef4097f426473",
@@ -96,6 +97,8 @@ def test_a_path_that_is_not_there(tmp_path: Path) -> None:
         ({"speculation": {"algorithm": "EAGLE"}}, "speculation: draft_model: EAGLE needs one"),
         ({"speculation": {"algorithm": "MEDUSA"}}, "speculation.algorithm: Input should be 'NGRAM', "),
         ({"speculation": {"algorithm": "NGRAM", "steps": 2}}, "speculation: steps: NGRAM drafts from what was said"),
+        ({"sleep_after_s": 600}, "sleep_after_s: needs a GPU"),
+        ({"sleep_after_s": 1}, "sleep_after_s: Input should be greater than or equal to 10"),
         ({"lora": {}}, "lora: max_rank and target_modules: both needed while no adapter is named"),
     ],
 )
@@ -111,12 +114,21 @@ GPU = {**CPU, "device": "cuda", "max_total_tokens": ...}
     ("changes", "complaint"),
     [
         ({"attention_backend": "intel_amx"}, "attention_backend: intel_amx is for the cpu"),
+        (
+            {"sleep_after_s": 600, "extra_args": ["--enable-memory-saver"]},
+            "extra_args: --enable-memory-saver is for the field sleep_after_s",
+        ),
         ({"dp_attention": True}, "dp_attention: there is nothing to spread with dp 1"),
         ({"dp_attention": True, "dp": 3, "tp": 8}, "dp_attention: tp 8 is no multiple of dp 3"),
         ({"ep": 3, "tp": 8}, "ep: tp 8 is no multiple of ep 3"),
         ({"nodes": 2, "tp": 8, "dp": 2}, "nodes: replicas cannot span nodes"),
         ({"nodes": 3, "tp": 8}, "nodes: 8 GPUs do not spread over 3 nodes"),
-        ({"kv_events_port": 65535, "dp": 2}, "kv_events_port: 65535 leaves no port for each of 2 ranks"),
+        ({"kv_events_port": 65535, "dp": 2}, "kv_events_port: 65535 leaves no two ports for each of 2 ranks"),
+        ({"kv_events_port": 5557, "kv_events": True}, "kv_events: kv_events_port tells everyone already"),
+        (
+            {"extra_args": ["--kv-events-config={}"], "kv_events": True},
+            "extra_args: --kv-events-config is for the field kv_events",
+        ),
         ({"hierarchical_cache": {"ratio": 2, "size_gb": 4}}, "hierarchical_cache: ratio and size_gb both say"),
         ({"hierarchical_cache": {"prefetch_policy": "timeout"}}, "hierarchical_cache: prefetch_policy: there is no"),
         (

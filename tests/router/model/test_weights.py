@@ -22,6 +22,7 @@ def write(path: Path, spans: dict[str, list[int]], size: int) -> Path:
 def test_a_whole_file(tmp_path: Path) -> None:
     header = read_header(write(tmp_path / "a", {"y": [4, 10], "x": [0, 4]}, 10))
     assert header.tensors == {"x", "y"}
+    assert header.shapes["x"] == ("U8", (1,))
     header.check_size()
     read_header(write(tmp_path / "empty", {}, 0)).check_size()
 

@@ -78,7 +78,7 @@ def test_dp_shares_out_the_gpus() -> None:
         ([LLAMA_8B, "--gpus", "H100", "--kv-dtype", "int3"], "--kv-dtype 'int3': there are auto, bf16"),
         ([LLAMA_8B, "--gpus", "H100", "--mem-fraction", "1.5"], "--mem-fraction 1.5: must be between 0 and 1"),
         ([LLAMA_8B, "--gpus", "H100", "--profile", "unheard-of"], "unknown engine profile 'unheard-of'"),
-        ([LLAMA_8B, "--gpus", "H100", "--profile", "cpu-smollm2"], "profile cpu-smollm2.v1 is for device cpu"),
+        ([LLAMA_8B, "--gpus", "H100", "--profile", "cpu-smollm2"], "profile cpu-smollm2.v2 is for device cpu"),
     ],
 )
 def test_what_is_wrong_is_one_line(arguments: list[str | Path], message: str) -> None:

@@ -1,0 +1,1 @@
+"""`antiphon bench router`: routers side by side over the same replicas."""

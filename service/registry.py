@@ -1,0 +1,52 @@
+"""The router of one front, over the replicas that its settings, their sources and the shared store give."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import aclosing, asynccontextmanager
+
+import aiohttp
+from redis.asyncio import Redis
+
+from programs.model import ChatModel
+from programs.tokenizer_probe import tokenizer_probe
+from router.engine.client import EngineClient
+from router.registry.control import RegistryControl
+from router.registry.inspection import Inspection, inspect
+from router.registry.merged import MergedSource
+from router.registry.place import sources_of
+from router.registry.spec import ReplicaSpec
+from router.registry.store import ReplicaStore
+from router.router import Router
+from service.settings import Settings
+
+
+@asynccontextmanager
+async def routed(
+    settings: Settings, model: ChatModel, redis: Redis, http: aiohttp.ClientSession
+) -> AsyncIterator[tuple[Router, RegistryControl]]:
+    """Within it, the fleet is what the sources say at any time."""
+    source = MergedSource(sources_of(settings.engines), ReplicaStore(redis, model.name))
+    probe = tokenizer_probe(model.tokenizer)
+
+    def client(spec: ReplicaSpec) -> EngineClient:
+        return EngineClient(spec.name, spec.url, http)
+
+    async def look(spec: ReplicaSpec) -> Inspection:
+        return await inspect(client(spec), probe)
+
+    router = Router(client, settings.replicas, probe=probe, rollout=lambda: source.rollout)
+    async with router:
+        following = asyncio.create_task(_follow(source, router))
+        try:
+            yield router, RegistryControl(source, router, look)
+        finally:
+            following.cancel()
+            await asyncio.gather(following, return_exceptions=True)
+
+
+async def _follow(source: MergedSource, router: Router) -> None:
+    async with aclosing(source.watch()) as lists:
+        async for specs in lists:
+            router.fleet.update(specs)
