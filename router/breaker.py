@@ -14,8 +14,8 @@ class BreakerPolicy:
     """Times are seconds. A replica that fails within `settle_s` of its return flaps: each time its pause doubles."""
 
     retry_s: float = 1.0
-    longest_s: float = 60.0
-    settle_s: float = 30.0
+    longest_s: float = 30.0
+    settle_s: float = 10.0
 
 
 class Breaker:

@@ -22,6 +22,7 @@ from router.errors import (
     NoReplicaError,
     RouterError,
 )
+from router.flight import Flight
 from router.hedge import HedgePolicy, first_to_answer
 from router.placer import RETRY_AFTER_S, Placer
 from router.request import Delta, GenerateRequest
@@ -73,6 +74,7 @@ class Generation:
         tried: set[str] = set()
         while True:
             attempt = await self._take_off(progress, tried)
+            progress.version = attempt.flight.replica.version
             try:
                 if held is not None and not progress.resumes:
                     yield Delta((), attempt.replica)
@@ -139,7 +141,7 @@ class Generation:
         until = self._clock() + self._limits.wait_s
         while True:
             try:
-                attempt = await self._try(progress.asked(secrets.token_hex(_RID_BYTES)), tried)
+                attempt = await self._try(progress.asked(secrets.token_hex(_RID_BYTES)), tried, progress.version)
             except RouterError as error:
                 if isinstance(error, EngineRefusedError) or self._clock() >= until:
                     self.counts.resumes["failed"] += 1
@@ -149,16 +151,16 @@ class Generation:
                 self.counts.resumes["resumed"] += 1
                 return attempt
 
-    async def _try(self, request: GenerateRequest, tried: set[str]) -> Attempt:
+    async def _try(self, request: GenerateRequest, tried: set[str], version: str | None = None) -> Attempt:
         """Raises what placing and the last of the attempts raise; `tried` grows by those that were tried."""
-        flight = await self._placer.place(request, frozenset(tried))
+        flight = await self._place(request, tried, version)
         tried.add(flight.replica.name)
         first = Attempt(flight)
         hedged = False
 
         async def another() -> Attempt | None:
             nonlocal hedged
-            other = await self._another(request, tried)
+            other = await self._another(request, tried, version)
             hedged = other is not None
             return other
 
@@ -167,12 +169,20 @@ class Generation:
             self.counts.hedges["lost" if attempt is first else "won"] += 1
         return attempt
 
-    async def _another(self, request: GenerateRequest, tried: set[str]) -> Attempt | None:
+    async def _place(self, request: GenerateRequest, tried: set[str], version: str | None) -> Flight:
+        """With a `version`, no other will do: its weights may be others. Raises NoReplicaError as placing does."""
+        flight = await self._placer.place(request, frozenset(tried))
+        if version not in (None, flight.replica.version):
+            flight.close()
+            raise NoReplicaError(f"no replica of version {version} can take this request now", RETRY_AFTER_S)
+        return flight
+
+    async def _another(self, request: GenerateRequest, tried: set[str], version: str | None) -> Attempt | None:
         """The same on a replica that has not been tried, if one has room now."""
         again = replace(request, rid=secrets.token_hex(_RID_BYTES))
         try:
             async with asyncio.timeout(_HEDGE_PLACE_S):
-                flight = await self._placer.place(again, frozenset(tried))
+                flight = await self._place(again, tried, version)
         except (RouterError, TimeoutError):
             flight = None
         if flight is not None and flight.replica.name in tried:

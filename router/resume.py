@@ -26,11 +26,12 @@ class ResumeLimits:
 
 @dataclass(eq=False, slots=True)
 class Progress:
-    """How far a generation has come, whichever replicas made it."""
+    """How far a generation has come, whichever replicas made it. `version` is theirs, once one has begun."""
 
     request: GenerateRequest
     ids: array[int] = field(default_factory=lambda: array("I"))
     resumes: int = 0
+    version: str | None = None
     _cached: int = 0
 
     def add(self, delta: Delta) -> Delta:
@@ -47,10 +48,12 @@ class Progress:
     def begin_again(self) -> None:
         """Nothing of it has been shown."""
         del self.ids[:]
+        self.version = None
 
     def asked(self, rid: str) -> GenerateRequest:
-        """What the next replica is asked for; the first is asked for the request itself."""
-        return continued(self.request, self.ids, rid)
+        """What the next replica is asked for."""
+        request = continued(self.request, self.ids, rid)
+        return request if self.version is None else replace(request, version=self.version)
 
 
 def obstacle(sampling: Sampling) -> str | None:

@@ -31,7 +31,7 @@ from programs.session import Sessions
 from programs.store import SessionStore, connect
 from programs.turn import AfterResponse, FinishedTurn, InConversation, Origin, Resend, TurnRequest
 from router.engine.client import EngineClient
-from router.errors import EngineBrokeError, NoReplicaError
+from router.errors import NoReplicaError
 from router.registry.spec import ReplicaSpec
 from router.request import Sampling
 from router.router import Router
@@ -219,7 +219,7 @@ class RandomHistories(RuleBasedStateMachine):
             case "left":
                 self.leave_before_the_end(self.late(which), front)
             case "broken":
-                self.break_the_engine(self.late(which), front)
+                self.break_the_engine(self.late(which), 1 + which % 3, front)
 
     def delete_a_response(self, made: Made) -> None:
         existed = self.stage.run(self.fronts[0].store.delete_response(tag_of(made.response), made.response))
@@ -234,14 +234,14 @@ class RandomHistories(RuleBasedStateMachine):
         request = self.request(Resend(), made.head, (*made.messages, Message("user", "never mind")), 0)
         self.stage.run(_leave(self.fronts[front].sessions, request))
 
-    def break_the_engine(self, made: Made, front: int) -> None:
+    def break_the_engine(self, made: Made, after: int, front: int) -> None:
         request = self.request(Resend(), made.head, (*made.messages, Message("user", "are you there")), 0)
-        self.stage.engine.fail(cut_next=1, cut_after_tokens=1)
+        self.stage.engine.fail(cut_next=1, cut_after_tokens=after)
         try:
             finished = self.stage.run(self.ask(request, front))
-        except (EngineBrokeError, NoReplicaError):
+        except NoReplicaError:  # nothing had come
             self.stage.run(self.stage.ready())
-        else:  # its first token was its last
+        else:
             self.check(request, finished, *self.plain.find(made.head, request.messages))
 
     # What must come of it.

@@ -30,14 +30,21 @@ NEVER = HedgePolicy("off")
 
 @asynccontextmanager
 async def routed(
-    count: int, limits: ResumeLimits = LIMITS, hedge: HedgePolicy = NEVER, **options: Any
+    count: int,
+    limits: ResumeLimits = LIMITS,
+    hedge: HedgePolicy = NEVER,
+    versions: tuple[str, ...] = ("stable",) * 4,
+    **options: Any,
 ) -> AsyncIterator[tuple[Router, list[FakeEngine]]]:
     names = "abcd"[:count]
     async with aiohttp.ClientSession() as session:
         engines = [FakeEngine(FakeEngineOptions(**options)) for _ in names]
         for engine in engines:
             await engine.start()
-        specs = [ReplicaSpec(name, engine.url) for name, engine in zip(names, engines, strict=True)]
+        specs = [
+            ReplicaSpec(name, engine.url, version)
+            for name, engine, version in zip(names, engines, versions, strict=False)
+        ]
         try:
             async with Router(
                 lambda spec: EngineClient(spec.name, spec.url, session), specs, watch=WATCH, resume=limits, hedge=hedge
@@ -128,6 +135,23 @@ async def test_the_only_replica_goes_on_itself_when_it_is_back() -> None:
         deltas = await asking
     assert ids_of(deltas) == whole
     assert deltas[-1].resumes == 1
+
+
+async def test_a_stream_goes_on_in_its_own_version_or_waits_for_it() -> None:
+    async with routed(2, versions=("stable", "canary"), decode_tokens_per_s=400) as (router, (a, b)):
+        whole = ids_of(await deltas_of(router, request(tokens=60)))
+        a.fail(die_after_tokens=30)
+        served = b.state.received
+        asking = asyncio.create_task(deltas_of(router, request(tokens=60)))
+        while a.alive:
+            await asyncio.sleep(0.005)
+        await asyncio.sleep(0.2)
+        await a.revive()
+        deltas = await asking
+        assert {delta.replica for delta in deltas} == {"a"}
+        assert (ids_of(deltas), deltas[-1].resumes) == (whole, 1)
+        assert not any(len(one.output_ids) > 1 for one in list(b.state.finished)[served:])
+        await at_rest(router, [a, b])
 
 
 async def test_a_stream_is_given_up_when_no_replica_comes_back() -> None:
