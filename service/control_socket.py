@@ -95,7 +95,7 @@ async def ask(data_dir: Path, request: ReplaceRequest, say: Say) -> None:
     try:
         reader, writer = await asyncio.open_unix_connection(control_path(data_dir), limit=_LINE_BYTES)
     except OSError:
-        raise ControlError(f"no antiphon runs on {data_dir}") from None
+        raise ControlError(f"no antiphon serves from {data_dir}") from None
     try:
         writer.write(request.model_dump_json().encode() + b"\n")
         async for line in reader:

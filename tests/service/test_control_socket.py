@@ -94,12 +94,12 @@ async def test_who_asks_hears_of_the_end(tmp_path: Path) -> None:
 
 
 async def test_nobody_there_is_said_plainly_also_after_a_run_that_was_killed(tmp_path: Path) -> None:
-    with pytest.raises(ControlError, match=f"no antiphon runs on {tmp_path}"):
+    with pytest.raises(ControlError, match=f"no antiphon serves from {tmp_path}"):
         await ask(tmp_path, ASKED, print)
     path = control_path(tmp_path)
     path.parent.mkdir(exist_ok=True, mode=0o700)
     path.touch()
-    with pytest.raises(ControlError, match=f"no antiphon runs on {tmp_path}"):
+    with pytest.raises(ControlError, match=f"no antiphon serves from {tmp_path}"):
         await ask(tmp_path, ASKED, print)
     async with listening(tmp_path, obey):
         await ask(tmp_path, ASKED, print)

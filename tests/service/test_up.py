@@ -399,7 +399,7 @@ def test_a_running_one_can_be_asked_for_another_engine_unless_it_was_given_its_o
         return result.stderr
 
     up = start()
-    assert replace(up.data_dir) == f"antiphon: no antiphon runs on {up.data_dir}\n"
+    assert replace(up.data_dir) == f"antiphon: no antiphon serves from {up.data_dir}\n"
     up.wait_serving()
     assert replace(up.data_dir) == (
         "antiphon: this antiphon was given its engines by their URLs: replace them where they run\n"
