@@ -39,14 +39,25 @@ class NotServingError(RouterError):
     """A process does not serve as it should."""
 
 
-def parts_of(site: Site) -> list[Part]:
-    """Each may need those before it."""
-    parts: list[Part] = []
-    if site.settings.store_url is None:
-        parts.append(StorePart(site))
-    if site.launch is not None:
-        parts.append(EnginePart(site.launch))
-    return [*parts, FrontPart(site)]
+@dataclass(slots=True)
+class Parts:
+    """What is ours. `engine` and the front's `site` are others once the engine was replaced."""
+
+    store: StorePart | None
+    engine: EnginePart | None
+    front: FrontPart
+
+    @classmethod
+    def of(cls, site: Site) -> Parts:
+        store = StorePart(site) if site.settings.store_url is None else None
+        engine = EnginePart(site.launch) if site.launch is not None else None
+        return cls(store, engine, FrontPart(site))
+
+    @property
+    def in_order(self) -> list[Part]:
+        """Each may need those before it."""
+        before: tuple[Part | None, ...] = (self.store, self.engine)
+        return [*(part for part in before if part is not None), self.front]
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,9 +137,10 @@ class EnginePart:
         return f"{why} (log: {self.launch.log_path})"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, eq=False)
 class FrontPart:
     site: Site
+    """What it is started with, each time as it is then."""
     name: str = "front"
 
     @property

@@ -50,7 +50,7 @@ class Part(Protocol):
         """Why it died, in one line."""
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class _Kept:
     part: Part
     child: Child | None = None
@@ -70,6 +70,35 @@ class Supervisor:
     async def start(self, steps: Steps) -> None:
         """Start all at once; return when each serves. Raises what a part's start or ready raises."""
         await self.during(_together([self._first_life(kept, steps) for kept in self._kept]))
+
+    async def add(self, part: Part, beside: Part, on_progress: Detail) -> None:
+        """Start one more, and keep it from when it serves; it is stopped when `beside` would be. When it does not come
+        to serve, nothing of it is left. Raises what the part's start or ready raises.
+        """
+        kept = _Kept(part)
+        self._kept.insert(self._kept.index(self._find(beside)) + 1, kept)
+        try:
+            kept.child = await part.start()
+            await part.ready(kept.child, on_progress)
+        except BaseException:
+            await self._leave(kept)
+            raise
+        kept.keeping = asyncio.create_task(self._keep(kept, kept.child))
+
+    async def retire(self, part: Part) -> None:
+        """Stop it, with its grace, and keep it no longer."""
+        await self._leave(self._find(part))
+
+    async def _leave(self, kept: _Kept) -> None:
+        self._kept.remove(kept)
+        if kept.keeping is not None:
+            kept.keeping.cancel()
+            await asyncio.gather(kept.keeping, return_exceptions=True)
+        if kept.child is not None:
+            await kept.child.stop(kept.part.stop_grace_s)
+
+    def _find(self, part: Part) -> _Kept:
+        return next(kept for kept in self._kept if kept.part is part)
 
     async def during(self, work: Coroutine[Any, Any, None]) -> None:
         """Await `work`. Raises GaveUpError as soon as a part cannot be kept alive."""

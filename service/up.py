@@ -10,9 +10,11 @@ import orjson
 from rich.console import Console
 
 from router.model.use import in_use
+from service.control_socket import listening
 from service.lock import locked
-from service.parts import NotServingError, ask_front, parts_of
+from service.parts import NotServingError, Parts, ask_front
 from service.progress import Detail, Steps
+from service.replacer import Replacer
 from service.settings import UpSettings
 from service.site import Site, prepare
 from service.supervisor import Supervisor
@@ -54,15 +56,19 @@ async def _serve(settings: UpSettings, steps: Steps, hurry: asyncio.Event) -> No
 
 
 async def _run(site: Site, steps: Steps, hurry: asyncio.Event) -> None:
-    supervisor = Supervisor(parts_of(site), steps.say, site.settings.hang_s)
+    parts = Parts.of(site)
+    supervisor = Supervisor(parts.in_order, steps.say, site.settings.hang_s)
+    replacer = Replacer(parts, supervisor)
     try:
         await supervisor.start(steps)
         with steps.step("waiting until it generates") as detail:
             await supervisor.during(_until_ready(site, detail))
         steps.settle()
         steps.say(welcome(site))
-        await supervisor.watch()
+        async with listening(site.settings.data_dir, replacer.replace):
+            await supervisor.watch()
     finally:
+        await replacer.close()
         await supervisor.stop(hurry)
 
 

@@ -9,7 +9,7 @@ from router.engine.device import MIB, Devices, cpu, gpu
 from router.engine.preflight import Machine, count_gpus
 from router.errors import PreflightError
 
-_QUERY = ("nvidia-smi", "--query-gpu=name,memory.total", "--format=csv,noheader,nounits")
+_QUERY = ("nvidia-smi", "--format=csv,noheader,nounits")
 _TIMEOUT_S = 10.0
 
 
@@ -18,10 +18,20 @@ def devices_here() -> Devices:
 
     Raises PreflightError when there are GPUs but nvidia-smi does not describe them.
     """
+    return _here("memory.total")
+
+
+def free_here() -> Devices:
+    """The same, but of GPUs only the memory that nobody uses."""
+    return _here("memory.free")
+
+
+def _here(memory: str) -> Devices:
     if not count_gpus():
         return Devices(1, cpu(Machine.here(Path.cwd()).memory))
+    query = (*_QUERY, f"--query-gpu=name,{memory}")
     try:
-        answer = subprocess.run(_QUERY, capture_output=True, text=True, timeout=_TIMEOUT_S, check=True).stdout
+        answer = subprocess.run(query, capture_output=True, text=True, timeout=_TIMEOUT_S, check=True).stdout
     except (OSError, subprocess.SubprocessError) as error:
         raise PreflightError("nvidia-smi does not say which GPUs there are: name them with --gpus") from error
     return parse_query(answer)

@@ -21,6 +21,7 @@ from router.engine.plan import Plan
 from router.engine.plan_request import PlanRequest
 from router.engine.profile import EngineProfile, available_profiles, load_profile
 from router.errors import ProfileError, RouterError
+from service.commands.engine_replace import replace as replace_engine
 from service.commands.engine_swap import swap
 from service.commands.fail import fail
 from service.commands.given import given
@@ -28,6 +29,7 @@ from service.commands.plan_report import as_json, show
 
 app = typer.Typer(no_args_is_help=True, help="Plan engines, see how they are started, and change running ones.")
 app.command()(swap)
+app.command()(replace_engine)
 
 
 @app.callback()

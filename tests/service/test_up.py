@@ -390,6 +390,25 @@ def test_two_on_one_data_directory_the_second_is_refused(start: Start) -> None:
 
 
 @pytest.mark.slow
+def test_a_running_one_can_be_asked_for_another_engine_unless_it_was_given_its_own(start: Start) -> None:
+    def replace(data_dir: Path) -> str:
+        clean = {"ANTIPHON_API_KEY": None, "ANTIPHON_ENGINE_PYTHON": None}
+        given = ["engine", "replace", "--profile", "cpu-smollm2", "--data-dir", str(data_dir)]
+        result = CliRunner(env=clean).invoke(app, given)
+        assert result.exit_code == 1
+        return result.stderr
+
+    up = start()
+    assert replace(up.data_dir) == f"antiphon: no antiphon serves from {up.data_dir}\n"
+    up.wait_serving()
+    assert replace(up.data_dir) == (
+        "antiphon: this antiphon was given its engines by their URLs: replace them where they run\n"
+    )
+    assert up.stop() == 0
+    assert up.left() == []
+
+
+@pytest.mark.slow
 def test_a_deep_data_directory_works_and_so_does_a_model_with_an_odd_name(start: Start, tmp_path: Path) -> None:
     model = tiny_model_dir(tmp_path / "it's a model")
     up = start("--model", str(model), data_dir=tmp_path / ("deep " * 24) / "data").wait_serving()

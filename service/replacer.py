@@ -1,0 +1,102 @@
+"""Replaces the engine of a running `antiphon up` by another, started beside it from another profile."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from contextlib import ExitStack, suppress
+from dataclasses import replace as changed
+from urllib.parse import quote
+
+import aiohttp
+
+from router.engine.preflight import pick_port
+from router.engine.profile import EngineProfile, load_profile
+from router.engine.server import EngineLaunch
+from router.errors import PreflightError
+from router.model.directory import ModelDirectory
+from router.model.use import in_use
+from service.commands.front_client import FrontClient, FrontError
+from service.control_socket import ReplaceRequest, Say
+from service.engine_switch import EngineSwitch, Patience, name_of
+from service.parts import EnginePart, Parts
+from service.replacement import replace
+from service.site import Site
+from service.supervisor import Supervisor
+
+_GOODBYE_S = 5.0
+
+
+class Replacer:
+    """Of one `up`. `close` it before its parts are stopped."""
+
+    def __init__(self, parts: Parts, supervisor: Supervisor) -> None:
+        self._parts = parts
+        self._supervisor = supervisor
+        self._models = ExitStack()
+        self._started = 1
+        self._told = False
+
+    async def replace(self, asked: ReplaceRequest, say: Say) -> None:
+        """Until the new engine serves alone. Raises RouterError or OSError; the old one then serves as before."""
+        blue, site = self._parts.engine, self._parts.front.site
+        if blue is None:
+            raise PreflightError("this antiphon was given its engines by their URLs: replace them where they run")
+        launch, profile = self._planned(site, blue, asked)
+        green = EnginePart(launch)
+
+        def switched() -> None:
+            # A front that is started again from now on gets the new engine.
+            self._parts.front.site, self._parts.engine = changed(site, launch=launch, profile=profile), green
+            self._told = True
+
+        with ExitStack() as held:
+            held.enter_context(in_use(launch.model))
+            await self._switch(site, blue, green, switched, say)
+            self._models.push(held.pop_all())
+
+    async def _switch(
+        self, site: Site, blue: EnginePart, green: EnginePart, switched: Callable[[], None], say: Say
+    ) -> None:
+        async with aiohttp.ClientSession() as http:
+            switch = EngineSwitch(
+                self._supervisor,
+                _front(http, site),
+                blue,
+                green,
+                patience=Patience(drain_s=site.settings.drain_s),
+                on_progress=say,
+                on_switched=switched,
+            )
+            await replace(switch, say)
+
+    async def close(self) -> None:
+        """A front keeps what it was told in the store: the next `up` must not find an engine there that is gone."""
+        self._models.close()
+        site = self._parts.front.site
+        if not self._told or site.launch is None:
+            return
+        async with aiohttp.ClientSession() as http:
+            with suppress(FrontError, TimeoutError):
+                async with asyncio.timeout(_GOODBYE_S):
+                    await _front(http, site).delete(f"/admin/replicas/{quote(name_of(site.launch.url))}?drain_s=0")
+
+    def _planned(self, site: Site, blue: EnginePart, asked: ReplaceRequest) -> tuple[EngineLaunch, EngineProfile]:
+        """How to start it, and its profile as it is written."""
+        as_written = load_profile(asked.profile)
+        model = ModelDirectory.read(asked.model or blue.launch.model)
+        model.check()
+        self._started += 1
+        launch = changed(
+            blue.launch,
+            profile=as_written.with_model(model.path, site.model_name),
+            model=model.path,
+            port=pick_port(blue.launch.host),
+            log_path=site.logs / f"engine-{self._started}.log",
+        )
+        return launch, as_written
+
+
+def _front(http: aiohttp.ClientSession, site: Site) -> FrontClient:
+    key = site.settings.api_key
+    return FrontClient(http, site.base_url, key.get_secret_value() if key else None)
