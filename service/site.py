@@ -41,7 +41,7 @@ class Site:
 
     @property
     def engines(self) -> tuple[str, ...]:
-        return (f"replica-0={self.launch.url}",) if self.launch else self.settings.engines
+        return (self.launch.url,) if self.launch else self.settings.engines
 
     @property
     def front_environment(self) -> dict[str, str]:

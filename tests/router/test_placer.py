@@ -48,21 +48,21 @@ def spec(name: str, engine: FakeEngine, **changes: Any) -> ReplicaSpec:
 
 
 async def ready(router: Router, *names: str) -> None:
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(20):
         while not all(name in router.replicas and router.replicas[name].available for name in names):
             await asyncio.sleep(0.005)
 
 
 async def measured(router: Router) -> None:
     """The pace of one replica has become known, and all are taken to be like it."""
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(20):
         while any(one.standing.pace.prefill_s == Pace().prefill_s for one in router.replicas.values()):
             await asyncio.sleep(0.01)
 
 
 async def told(router: Router, prompt: array[int], held: dict[str, int]) -> None:
     """Events have told that just this much of the prompt is cached."""
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(20):
         while router.cache.held(router.cache.prints(request(prompt))) != held:
             await asyncio.sleep(0.01)
 
@@ -220,7 +220,7 @@ async def test_a_server_that_differs_from_its_pool_is_kept_out_and_says_why() ->
         await odd.start()
         try:
             router.fleet.update([spec("a", engines["a"]), spec("odd", odd)])
-            async with asyncio.timeout(5):
+            async with asyncio.timeout(20):
                 while router.replicas["odd"].state != "kept_out":
                     await asyncio.sleep(0.01)
             assert router.replicas["odd"].trouble == "is kept out: page size 64, the pool has 16"
@@ -235,7 +235,7 @@ async def test_a_restarted_replica_is_given_its_sessions_before_it_takes_load() 
         for session, prompt in prompts.items():
             await served(router, request(prompt, home="a", session=session))
         await engines["a"].die()
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(20):
             while router.replicas["a"].available:
                 await asyncio.sleep(0.01)
         await engines["a"].revive()

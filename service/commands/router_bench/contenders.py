@@ -16,7 +16,7 @@ import aiohttp
 
 from router.child import Child
 from router.engine.preflight import pick_port
-from service.parts import ask_front, parts_of
+from service.parts import Parts, ask_front
 from service.settings import UpSettings
 from service.site import Site
 
@@ -99,7 +99,7 @@ async def _antiphon(stack: AsyncExitStack, ground: Ground) -> Running:
     site = Site(settings, ground.model, ground.model.name, launch=None)
     site.store_dir.mkdir(mode=0o700, parents=True)
     children: list[Child] = []
-    for part in parts_of(site):
+    for part in Parts.of(site).in_order:
         child = await part.start()
         stack.push_async_callback(child.stop, _STOP_S)
         await part.ready(child, lambda _: None)
