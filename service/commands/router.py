@@ -18,6 +18,7 @@ from rich.text import Text
 from router.errors import RegistryError, RouterError
 from router.registry.spec import DEFAULT_VERSION, parse
 from service.commands.admin_client import AdminClient
+from service.commands.explain import show_placements
 from service.commands.fail import fail
 from service.commands.given import given
 
@@ -122,6 +123,22 @@ def rollback(url: Url = None, api_key: Key = None, as_json: Json = False) -> Non
     _tell(answer, _told_rollout(answer), as_json)
 
 
+@app.command()
+def explain(
+    session: Annotated[str, typer.Argument(help="`antiphon.session_id` of an answer.")],
+    last: Annotated[int, typer.Option(min=1, max=100, help="How many of its turns, newest first.")] = 5,
+    url: Url = None,
+    api_key: Key = None,
+    as_json: Json = False,
+) -> None:
+    """Why a session's last turns went where they did. A front remembers its own last 4,096 placements."""
+    answer = _ask(url, api_key, "GET", "/admin/placements", query={"session": session, "limit": str(last)})
+    if as_json:
+        _print_json(answer)
+    else:
+        show_placements(_console(), answer["data"])
+
+
 def _ask(
     url: str | None,
     key: str | None,
@@ -179,10 +196,13 @@ def _print_json(answer: Mapping[str, Any]) -> None:
     typer.echo(json.dumps(answer, ensure_ascii=False, indent=2))
 
 
-def _show_replicas(answer: Mapping[str, Any]) -> None:
+def _console() -> Console:
     console = Console()
-    if not console.is_terminal:
-        console = Console(width=_PIPE_CHARS)
+    return console if console.is_terminal else Console(width=_PIPE_CHARS)
+
+
+def _show_replicas(answer: Mapping[str, Any]) -> None:
+    console = _console()
     if answer["data"]:
         console.print(_table(answer["data"]))
     else:
