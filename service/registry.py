@@ -12,6 +12,7 @@ from redis.asyncio import Redis
 from programs.model import ChatModel
 from programs.tokenizer_probe import tokenizer_probe
 from router.engine.client import EngineClient
+from router.hedge import HedgePolicy
 from router.registry.control import RegistryControl
 from router.registry.inspection import Inspection, inspect
 from router.registry.merged import MergedSource
@@ -19,6 +20,7 @@ from router.registry.place import sources_of
 from router.registry.spec import ReplicaSpec
 from router.registry.store import ReplicaStore
 from router.router import Router
+from router.waiting import AdmissionLimits
 from service.settings import Settings
 
 
@@ -36,7 +38,14 @@ async def routed(
     async def look(spec: ReplicaSpec) -> Inspection:
         return await inspect(client(spec), probe)
 
-    router = Router(client, settings.replicas, probe=probe, rollout=lambda: source.rollout)
+    router = Router(
+        client,
+        settings.replicas,
+        probe=probe,
+        rollout=lambda: source.rollout,
+        queue=AdmissionLimits(settings.queue_requests, settings.queue_tokens, settings.tenant_share),
+        hedge=HedgePolicy(settings.hedge, settings.hedge_after_s),
+    )
     async with router:
         following = asyncio.create_task(_follow(source, router))
         try:

@@ -12,6 +12,7 @@ from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from programs.ledger import HistoryMode
 from router.errors import RegistryError
+from router.hedge import HedgeMode
 from router.registry.place import sources_of, written_out
 from router.registry.spec import ReplicaSpec
 
@@ -116,6 +117,15 @@ class Settings(ListenSettings):
     hygiene: str = "default"
     """Rules for volatile lines in system prompts: `default`, `off`, or a YAML file."""
     max_body_bytes: int = Field(default=32 * 1024 * 1024, gt=0)
+    queue_requests: int = Field(default=1024, ge=1)
+    """Requests that may wait for room in each lane."""
+    queue_tokens: int = Field(default=4_000_000, ge=1)
+    """Uncached tokens of them."""
+    tenant_share: float = Field(default=0.5, gt=0, le=1)
+    """Of both, for one tenant."""
+    hedge: HedgeMode = "hedge"
+    """What is done about a first token that is slow to come: another replica is asked too, or instead (`move`), or `off`."""
+    hedge_after_s: float = Field(default=120, gt=0)
 
 
 class HubSettings(BaseSettings):
