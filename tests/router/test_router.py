@@ -196,3 +196,22 @@ async def test_idle_means_that_there_is_nothing_to_do() -> None:
             assert not router.idle("a")
         assert router.idle("a")
         assert not router.idle("nobody")
+
+
+async def test_a_replica_that_flaps_is_left_alone_for_longer_and_longer() -> None:
+    watch = Watch(probe_every_s=10.0, retry_every_s=0.1, longest_retry_s=5.0, probe_timeout_s=5.0)
+    async with routed(1, watch) as (router, (a,)):
+        clock = asyncio.get_running_loop().time
+        pauses: list[float] = []
+        for _ in range(4):
+            a.fail(fail_next=1)
+            with pytest.raises(NoReplicaError):
+                await deltas_of(router, request())
+            failed = clock()
+            assert router.replicas["a"].breaker.state != "closed"
+            await ready(router, "a")
+            pauses.append(clock() - failed)
+        assert router.replicas["a"].breaker.state == "closed"
+    assert pauses[1] >= 0.1
+    assert pauses[2] >= 0.2
+    assert pauses[3] >= 0.4
