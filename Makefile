@@ -54,7 +54,7 @@ bench-router: install  ## Measure routers over fake replicas (ARGS="--replicas 8
 bench-prompt: install  ## Measure what a prompt costs (ARGS="--model DIR")
 	@exec $(RUN) tests.bench.prompt $(ARGS)
 
-bench-placement: install  ## Measure what it costs to find out which replica holds a prompt
+bench-placement: install  ## Measure what placing a prompt costs, over full caches
 	@exec $(RUN) tests.bench.placement $(ARGS)
 
 # pip's own constraints, where it has any, bind the locks too: what is locked must be installable where it was locked.

@@ -124,7 +124,7 @@ class Settings(ListenSettings):
     tenant_share: float = Field(default=0.5, gt=0, le=1)
     """Of both, for one tenant."""
     hedge: HedgeMode = "hedge"
-    """What is done about a first token that is slow to come: another replica is asked too, or instead (`move`), or `off`."""
+    """What is done about a slow first token: another replica is asked too, or instead (`move`), or nothing (`off`)."""
     hedge_after_s: float = Field(default=120, gt=0)
 
 

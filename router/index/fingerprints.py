@@ -65,7 +65,9 @@ def namespace(salt: str | None, lora: str | None) -> int:
 def running_sums(ids: npt.NDArray[np.uint32], position: int, step: int) -> Words:
     """After every `step` of `ids`, what they add to the sum when the first of them stands at `position`."""
     terms = (ids.astype(np.uint64) + _ONE) * _multipliers_for(position + len(ids))[position : position + len(ids)]
-    return np.cumsum(terms.reshape(-1, step).sum(axis=1, dtype=np.uint64), dtype=np.uint64)
+    return np.cumsum(
+        np.einsum("ij->i", terms.reshape(-1, step)), dtype=np.uint64
+    )  # sum(axis=1) takes three times as long
 
 
 def keys_of(sums: Words) -> Words:

@@ -48,6 +48,7 @@ class Size:
 
 @dataclass(slots=True)
 class _Replica:
+    name: str
     bit: int
     layer: Layer
     routed: RoutedPrefixes
@@ -71,6 +72,7 @@ class PrefixIndex:
     def __init__(self, step: int = 16) -> None:
         self.step = step
         self._replicas: dict[str, _Replica] = {}
+        self._by_bit: dict[int, _Replica] = {}
         self._layers: dict[tuple[int, bool], Layer] = {}
 
     def held(self, prints: Fingerprints) -> dict[str, int]:
@@ -80,21 +82,20 @@ class PrefixIndex:
         """
         if prints.step != self.step:
             raise ValueError(f"fingerprints every {prints.step} tokens, index every {self.step}")
-        depths = dict(self._told(prints))
-        names = {one.bit: name for name, one in self._replicas.items()}
         found: dict[str, int] = {}
+        most = prints.length - 1
+        for bit, depth in self._told(prints):
+            replica = self._by_bit[bit]
+            tokens = depth * replica.layer.stride
+            found[replica.name] = tokens if tokens <= most else most // replica.page_size * replica.page_size
         ours: dict[int, memoryview[int]] = {}
-        for bit, name in names.items():
-            replica = self._replicas[name]
-            stride = replica.layer.stride
-            depth = depths.get(bit, 0)
+        for name, replica in self._replicas.items():
             if not replica.exact and len(replica.routed):
+                stride = replica.layer.stride
                 keys = ours.get(stride) or ours.setdefault(stride, prints.keys(stride))
-                depth = max(depth, replica.routed.depth(keys))
-            tokens = min(depth * stride, (prints.length - 1) // replica.page_size * replica.page_size)
-            if tokens > 0:
-                found[name] = tokens
-        return found
+                sent = min(replica.routed.depth(keys) * stride, most // replica.page_size * replica.page_size)
+                found[name] = max(found.get(name, 0), sent)
+        return {name: tokens for name, tokens in found.items() if tokens}
 
     def apply(self, replica: str, events: Sequence[KvEvent]) -> None:
         """In the order in which the engine told them."""
@@ -132,7 +133,7 @@ class PrefixIndex:
         """It is gone."""
         if replica in self._replicas:
             self.clear(replica)
-            del self._replicas[replica]
+            del self._by_bit[self._replicas.pop(replica).bit]
 
     def set_capacity(self, replica: str, tokens: int, page_size: int) -> None:
         """`tokens` that fit into its cache, all tiers together. Another page size than before clears it."""
@@ -154,11 +155,10 @@ class PrefixIndex:
     def _get(self, name: str) -> _Replica:
         replica = self._replicas.get(name)
         if replica is None:
-            taken = {one.bit for one in self._replicas.values()}
-            bit = next(1 << at for at in range(len(taken) + 1) if 1 << at not in taken)
+            bit = next(1 << at for at in range(len(self._by_bit) + 1) if 1 << at not in self._by_bit)
             layer = self._layer(self.step, salted=True)
             routed = RoutedPrefixes(_UNKNOWN_CAPACITY // self.step)
-            replica = self._replicas[name] = _Replica(bit, layer, routed, self.step)
+            replica = self._replicas[name] = self._by_bit[bit] = _Replica(name, bit, layer, routed, self.step)
         return replica
 
     def _layer(self, stride: int, salted: bool) -> Layer:
@@ -185,7 +185,7 @@ class PrefixIndex:
 
     def _store(self, replica: _Replica, event: BlockStored) -> None:
         if (event.block_size, event.salted) != (replica.page_size, replica.layer.salted):
-            self._lay(self._name(replica), event.block_size, event.salted)
+            self._lay(replica.name, event.block_size, event.salted)
         table, page = replica.table, event.block_size
         position, base = 0, namespace(event.salt, event.lora)
         if event.parent is not None:
@@ -228,9 +228,6 @@ class PrefixIndex:
                 masks[key] = mask
             else:
                 masks.pop(key, None)
-
-    def _name(self, replica: _Replica) -> str:
-        return next(name for name, one in self._replicas.items() if one is replica)
 
 
 def _words(hashes: Sequence[int]) -> Words:

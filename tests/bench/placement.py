@@ -1,7 +1,7 @@
-"""What finding out costs who holds how much of a prompt: `python -m tests.bench.placement`.
+"""What placing a prompt costs, finding out who holds how much of it included: `python -m tests.bench.placement`.
 
 Every replica is told of by KV events, as an engine tells them, until its cache is full: one system prompt that all of
-them hold, and conversations that each holds alone. Then prompts are looked up that begin like those conversations, at
+them hold, and conversations that each holds alone. Then prompts are placed that begin like those conversations, at
 several depths. Prints a table and writes docs/results/bench-placement.json.
 """
 
@@ -27,6 +27,8 @@ import psutil
 from router.index.fingerprints import Fingerprints
 from router.index.kv_events import decode_batch
 from router.index.prefix_index import PrefixIndex
+from router.placement import Wanted, choose
+from router.standing import Standing
 from tests.bench.front import versions
 
 PAGE = 16
@@ -75,9 +77,10 @@ class Row:
     depth: float
     fingerprints: Microseconds
     lookup: Microseconds
-    both: Microseconds
-    both_cpu: Microseconds
-    """What this thread computed of `both`: the rest is waiting for a core."""
+    choice: Microseconds
+    whole: Microseconds
+    whole_cpu: Microseconds
+    """What this thread computed of the whole: the rest is waiting for a core."""
 
 
 class Fleet:
@@ -86,6 +89,7 @@ class Fleet:
     def __init__(self, plan: Plan) -> None:
         self.plan = plan
         self.index = PrefixIndex(PAGE)
+        self.standings = [Standing(name(replica)) for replica in range(plan.replicas)]
         self.conversations = (plan.blocks - SYSTEM_TOKENS // PAGE) // ((PROMPT_TOKENS - SYSTEM_TOKENS) // PAGE)
         self._system = ids(0, SYSTEM_TOKENS)
         self._hashes = random.Random(1)
@@ -111,7 +115,7 @@ class Fleet:
 
     def row(self, depth: float) -> Row:
         dice = random.Random(int(depth * 100))
-        spent: list[tuple[float, float, float, float]] = []
+        spent: list[tuple[float, float, float, float, float]] = []
         kept = SYSTEM_TOKENS + int(depth * (PROMPT_TOKENS - SYSTEM_TOKENS)) // PAGE * PAGE
         for number in range(self.plan.prompts):
             replica = dice.randrange(self.plan.replicas)
@@ -121,8 +125,12 @@ class Fleet:
             prints = Fingerprints.of(prompt, None, PAGE)
             printed = time.perf_counter()
             found = self.index.held(prints)
+            looked = time.perf_counter()
+            placement = choose(self.standings, Wanted(len(prompt), found))
             ended, cpu = time.perf_counter(), time.thread_time() - cpu
-            spent.append((printed - started, ended - printed, ended - started, cpu))
+            spent.append((printed - started, looked - printed, ended - looked, ended - started, cpu))
+            assert placement is not None
+            assert placement.name == name(replica) or depth == 0
             assert len(found) == self.plan.replicas
             assert found[name(replica)] == kept
         return Row(depth, *map(Microseconds.of, zip(*spent, strict=True)))
@@ -161,12 +169,14 @@ def rss() -> int:
 
 
 def shown(row: Row) -> str:
-    parts = (row.fingerprints, row.lookup, row.both, row.both_cpu)
+    parts = (row.fingerprints, row.lookup, row.choice, row.whole, row.whole_cpu)
     return f"{row.depth:6.2f}" + "".join(f"{part.p50:10.1f}{part.p99:10.1f}" for part in parts)
 
 
 HEADINGS = (
-    "  held" + "".join(f"{part + ' p50':>10}{'p99':>10}" for part in ("prints", "lookup", "both", "cpu")) + "  µs"
+    "  held"
+    + "".join(f"{part + ' p50':>10}{'p99':>10}" for part in ("prints", "lookup", "choice", "whole", "cpu"))
+    + "  µs"
 )
 
 
@@ -175,7 +185,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path("docs/results/bench-placement.json"))
     parser.add_argument("--replicas", type=int, default=64)
     parser.add_argument("--blocks", type=int, default=100_000, help="of each replica's cache")
-    parser.add_argument("--prompts", type=int, default=1_000, help="looked up at each depth")
+    parser.add_argument("--prompts", type=int, default=1_000, help="placed at each depth")
     arguments = parser.parse_args()
     plan = Plan(arguments.replicas, arguments.blocks, arguments.prompts)
     fleet = Fleet(plan)
