@@ -170,7 +170,7 @@ def rss() -> int:
 
 def shown(row: Row) -> str:
     parts = (row.fingerprints, row.lookup, row.choice, row.whole, row.whole_cpu)
-    return f"{row.depth:6.2f}" + "".join(f"{part.p50:10.1f}{part.p99:10.1f}" for part in parts)
+    return f"{row.depth:6.2f}" + "".join(f"{part.p50:12.1f}{part.p99:8.1f}" for part in parts)
 
 
 HEADINGS = (
