@@ -28,6 +28,7 @@ class Breaker:
     def __init__(self, policy: BreakerPolicy, clock: Callable[[], float]) -> None:
         self._policy = policy
         self._clock = clock
+        self._has_failed = False
         self._returned: float | None = None
         self._flaps = 0
         self._retry_at = 0.0
@@ -52,6 +53,7 @@ class Breaker:
             self._retry_at = now + (self._pause(self._flaps - 1) if flaps else 0.0)
         elif self._state == "half_open":
             self._retry_at = now + self._pause(self._flaps)
+        self._has_failed = True
         self._state = "open"
 
     def probing(self) -> None:
@@ -63,7 +65,7 @@ class Breaker:
         """A probe succeeded."""
         if self._state != "closed":
             self._state = "closed"
-            self._returned = self._clock()
+            self._returned = self._clock() if self._has_failed else None
 
     def _pause(self, doublings: int) -> float:
         return min(self._policy.longest_s, self._policy.retry_s * 2.0 ** min(doublings, 32))

@@ -49,6 +49,16 @@ def test_one_that_fails_is_probed_at_once_and_then_now_and_then() -> None:
         assert breaker.pause_s == 0.0
 
 
+def test_one_that_is_new_and_fails_once_does_not_flap() -> None:
+    clock = Clock()
+    breaker = Breaker(POLICY, clock)
+    breaker.probing()
+    breaker.succeeded()
+    clock.now += 0.1
+    breaker.failed()
+    assert breaker.pause_s == 0.0
+
+
 def test_many_streams_that_break_at_once_are_one_failure() -> None:
     clock = Clock()
     breaker = returned(clock)

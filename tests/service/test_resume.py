@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import random
+import time
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
@@ -14,6 +15,7 @@ from typing import Any
 import pytest
 from tokenizers import Tokenizer as HfTokenizer
 
+from router.breaker import Breaker, BreakerPolicy
 from service.settings import Settings
 from tests.conftest import MODEL, Front, engine_options, running_front
 from tests.fake_engine.running import FakeEngine
@@ -35,6 +37,8 @@ from tests.service.test_thinking import close_id, thinking_dir  # noqa: F401 (fi
 
 PACE: dict[str, Any] = {"decode_tokens_per_s": 300}
 TOKENS = 40
+PATIENT = BreakerPolicy(retry_s=0.05, longest_s=0.05)
+"""These engines fail more often than any real one would be forgiven."""
 
 
 @dataclass(frozen=True)
@@ -99,6 +103,8 @@ async def served(
     settings = Settings(engines=urls, model_dir=directory, store_url=store, anticipated_tokens_per_minute=0)
     try:
         async with running_front(settings) as front:
+            for replica in front.services.router.replicas.values():
+                replica.breaker = Breaker(PATIENT, time.monotonic)
             yield front, engines
     finally:
         for engine in engines:
