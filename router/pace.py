@@ -28,7 +28,7 @@ class Pace:
     slice_tokens: int = int(_SLICE_S / _PREFILL_S)
     _prefill_measured: bool = False
     _token_measured: bool = False
-    _totals: tuple[int, float] | None = None
+    _totals: tuple[int, float] = (0, 0.0)
 
     def assume(self, other: Pace) -> None:
         """What has not been measured is as there."""
@@ -47,9 +47,8 @@ class Pace:
 
     def totals(self, tokens: int, seconds: float) -> tuple[int, float]:
         """The same, from a server's own totals since its start. How much that is since they were last told."""
-        before, self._totals = self._totals, (tokens, seconds)
-        if before is None or tokens < before[0]:
-            return 0, 0.0
+        before = self._totals if tokens >= self._totals[0] else (0, 0.0)
+        self._totals = tokens, seconds
         self.prefilled(tokens - before[0], seconds - before[1])
         return tokens - before[0], seconds - before[1]
 

@@ -12,7 +12,7 @@ from typing import Protocol
 
 from router.breaker import Breaker, BreakerPolicy
 from router.engine.client import EngineClient, ServerInfo
-from router.errors import EngineError, EngineRefusedError
+from router.errors import EngineBusyError, EngineError, EngineRefusedError
 from router.pace import Pace
 from router.registry.agreement import TokenizerProbe
 from router.registry.inspection import Inspection, inspect
@@ -152,6 +152,9 @@ class Server:
                 await self._generate_one_token(replica)
         except EngineRefusedError as error:
             self._fail([replica], f"refuses a one-token generation: {error}")
+        except EngineBusyError as error:
+            if replica.health != "ready":  # one that is full is well
+                self._fail([replica], str(error))
         except EngineError as error:
             self._fail([replica], str(error))
         except TimeoutError:
