@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable
 from contextlib import ExitStack, suppress
 from dataclasses import replace as changed
@@ -20,11 +21,14 @@ from service.commands.front_client import FrontClient, FrontError
 from service.control_socket import ReplaceRequest, Say
 from service.engine_switch import EngineSwitch, Patience, name_of
 from service.parts import EnginePart, Parts
+from service.progress import Detail
 from service.replacement import replace
 from service.site import Site
 from service.supervisor import Supervisor
 
 _GOODBYE_S = 5.0
+_PROGRESS_EVERY_S = 10.0
+_PROGRESS_CHARS = 100
 
 
 class Replacer:
@@ -65,7 +69,7 @@ class Replacer:
                 blue,
                 green,
                 patience=Patience(drain_s=site.settings.drain_s),
-                on_progress=say,
+                on_progress=_now_and_then(say),
                 on_switched=switched,
             )
             await replace(switch, say)
@@ -95,6 +99,19 @@ class Replacer:
             log_path=site.logs / f"engine-{self._started}.log",
         )
         return launch, as_written
+
+
+def _now_and_then(say: Say) -> Detail:
+    """An engine's log is long: a line of it now and then shows that it gets on."""
+    said = time.monotonic()
+
+    def progress(line: str) -> None:
+        nonlocal said
+        if time.monotonic() - said >= _PROGRESS_EVERY_S:
+            said = time.monotonic()
+            say(f"  {line[:_PROGRESS_CHARS]}")
+
+    return progress
 
 
 def _front(http: aiohttp.ClientSession, site: Site) -> FrontClient:

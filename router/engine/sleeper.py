@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager, suppress
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -36,7 +36,7 @@ class IdlePolicy:
 
 
 class Sleeper:
-    """One engine's. Every use of the engine, probes included, happens within `awake`.
+    """One engine's. Every use of the engine happens within `awake`, and every probe within `kept`.
 
     It must be the only one who uses that engine: SGLang dies of a generation while it is asleep. An engine that was
     started again is awake.
@@ -65,15 +65,31 @@ class Sleeper:
 
         Raises EngineUnavailableError when it does not wake; it is then taken to be gone.
         """
+        with self._using():
+            await self._wake_up()
+            try:
+                yield
+            finally:
+                self._used = self._clock()
+
+    @contextmanager
+    def kept(self) -> Iterator[bool]:
+        """For probes: whether the engine is awake, and if so it stays awake within; its idle time goes on."""
+        if self.asleep or self._moving.locked():
+            yield False
+            return
+        with self._using():
+            yield True
+
+    @contextmanager
+    def _using(self) -> Iterator[None]:
         self._uses += 1
         self._idle.clear()
         try:
-            await self._wake_up()
             yield
         finally:
             self._uses -= 1
             if not self._uses:
-                self._used = self._clock()
                 self._idle.set()
 
     async def run(self) -> None:

@@ -156,6 +156,26 @@ async def test_it_is_left_awake_for_whoever_comes_after() -> None:
         assert one.engine.alive
 
 
+async def test_probes_neither_wake_it_nor_keep_it_from_falling_asleep() -> None:
+    async with bench(sleep_after_s=0.1) as one, running(one.sleeper):
+        async with asyncio.timeout(5):
+            while not one.sleeper.asleep:
+                with one.sleeper.kept() as awake:
+                    assert not awake or await one.client.generates()
+                await asyncio.sleep(0.02)
+        with one.sleeper.kept() as awake:
+            assert not awake
+        assert one.engine.engine.weights.asleep
+        assert one.engine.alive
+
+
+async def test_a_probe_that_runs_is_not_put_to_sleep() -> None:
+    async with bench() as one:
+        with one.sleeper.kept() as awake:
+            assert awake
+            assert not await one.sleeper.sleep_if_idle()
+
+
 async def test_an_engine_says_whether_it_can_sleep() -> None:
     async with bench() as one:
         assert await one.control.can_sleep()
