@@ -67,13 +67,14 @@ class Flight:
         """
         if self._after is not None:
             await self._after.wait()
-        started = self._clock()
-        for piece in self._slices():
-            await self._prefill(piece)
-        async with aclosing(self.replica.client.generate(self.request)) as deltas:
-            async for delta in deltas:
-                self._note(delta, started)
-                yield delta if self._sliced_cached is None else replace(delta, cached_tokens=self._sliced_cached)
+        async with self.replica.awake():
+            started = self._clock()
+            for piece in self._slices():
+                await self._prefill(piece)
+            async with aclosing(self.replica.client.generate(self.request)) as deltas:
+                async for delta in deltas:
+                    self._note(delta, started)
+                    yield delta if self._sliced_cached is None else replace(delta, cached_tokens=self._sliced_cached)
 
     def close(self) -> None:
         if self._berth is not None:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import Literal
 
 from router.breaker import Breaker
 from router.engine.client import EngineClient, ServerInfo
+from router.engine.sleeper import Sleeper
 from router.registry.status import ReplicaState
 from router.standing import Standing
 
@@ -20,6 +22,8 @@ class Replica:
 
     client: EngineClient
     breaker: Breaker
+    sleeper: Sleeper | None = None
+    """Its server's, where that may sleep."""
     version: str = "stable"
     draining: bool = False
     info: ServerInfo | None = None
@@ -48,6 +52,10 @@ class Replica:
     @property
     def in_flight(self) -> int:
         return self.standing.in_flight
+
+    def awake(self) -> AbstractAsyncContextManager[None]:
+        """Within, its server does not sleep. Raises EngineUnavailableError when it does not wake."""
+        return self.sleeper.awake() if self.sleeper else nullcontext()
 
     def down(self, trouble: str) -> None:
         """It cannot generate."""

@@ -6,12 +6,13 @@ import asyncio
 import time
 from array import array
 from collections.abc import Awaitable, Callable
-from contextlib import aclosing, suppress
+from contextlib import aclosing, nullcontext, suppress
 from dataclasses import dataclass
 from typing import Protocol
 
 from router.breaker import Breaker, BreakerPolicy
 from router.engine.client import EngineClient, ServerInfo
+from router.engine.sleeper import IdlePolicy, Sleeper
 from router.errors import EngineBusyError, EngineError, EngineRefusedError
 from router.pace import Pace
 from router.registry.agreement import TokenizerProbe
@@ -34,6 +35,8 @@ class Watch:
     """For a replica that returns and fails again, again and again."""
     probe_timeout_s: float = 30.0
     loads_every_s: float = 1.0
+    sleep_after_s: float | None = None
+    """An engine that was not used for so long is put to sleep: only where this front is the only one that uses it."""
 
 
 class Pool(Protocol):
@@ -72,12 +75,16 @@ class Server:
         self._clock = clock
         self._pace = pace
         self._probe = probe
+        self._sleeper = (
+            None if watch.sleep_after_s is None else Sleeper(client.control, IdlePolicy(watch.sleep_after_s))
+        )
         self.replicas = [self._replica(client)]
         self._wake = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
 
     def start(self) -> None:
-        self._tasks = [asyncio.create_task(work) for work in (self._keep_watch(), self._keep_count())]
+        works = [self._keep_watch(), self._keep_count(), *([self._sleeper.run()] if self._sleeper else [])]
+        self._tasks = [asyncio.create_task(work) for work in works]
 
     async def stop(self) -> None:
         """Watch it no more."""
@@ -88,6 +95,8 @@ class Server:
     async def aclose(self) -> None:
         """Wait, not for long, until it has been told of every request that was left."""
         await asyncio.gather(*(replica.client.aclose() for replica in self.replicas))
+        if self._sleeper is not None:
+            await self._sleeper.aclose()
 
     def drain(self, draining: bool) -> None:
         """It gets nothing new, or does again."""
@@ -106,8 +115,10 @@ class Server:
     async def _keep_watch(self) -> None:
         while True:
             self._wake.clear()
-            if due := [replica for replica in self.replicas if self._is_due(replica)]:
-                await self._inspect(due)
+            due = [replica for replica in self.replicas if self._is_due(replica)]
+            with self._sleeper.kept() if self._sleeper else nullcontext(True) as awake:
+                if due and awake:
+                    await self._inspect(due)
             pauses = [self._pause_s(replica) for replica in self.replicas]
             # not wait_for: before Python 3.12 it may swallow the cancellation that ends us
             with suppress(TimeoutError):
@@ -192,7 +203,8 @@ class Server:
         """What it has to do, whoever asked it, and how fast it has done what it had."""
         while True:
             await asyncio.sleep(self._watch.loads_every_s)
-            if not any(replica.health == "ready" for replica in self.replicas):
+            asleep = self._sleeper is not None and self._sleeper.asleep
+            if asleep or not any(replica.health == "ready" for replica in self.replicas):
                 continue
             with suppress(EngineError):
                 for load in await self._client.loads():
@@ -207,4 +219,4 @@ class Server:
 
     def _replica(self, client: EngineClient) -> Replica:
         breaker = Breaker(BreakerPolicy(self._watch.retry_every_s, self._watch.longest_retry_s), self._clock)
-        return Replica(client, breaker, self.spec.version, self.spec.draining)
+        return Replica(client, breaker, self._sleeper, self.spec.version, self.spec.draining)

@@ -20,6 +20,7 @@ from router.registry.place import sources_of
 from router.registry.spec import ReplicaSpec
 from router.registry.store import ReplicaStore
 from router.router import Router
+from router.server import Watch
 from router.waiting import AdmissionLimits
 from service.settings import Settings
 
@@ -41,6 +42,7 @@ async def routed(
     router = Router(
         client,
         settings.replicas,
+        watch=Watch(sleep_after_s=settings.engine_sleep_after_s),
         probe=probe,
         rollout=lambda: source.rollout,
         queue=AdmissionLimits(settings.queue_requests, settings.queue_tokens, settings.tenant_share),

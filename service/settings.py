@@ -106,6 +106,8 @@ class Settings(ListenSettings):
     engine_profile: str | None = None
     engine_profile_hash: str | None = None
     """What the engines were started from, where that is known: `antiphon up` says it of its own."""
+    engine_sleep_after_s: float | None = Field(default=None, gt=0)
+    """Engines that were not used for so long are put to sleep. Only where no other front uses them."""
     store_url: str
     """`redis://`, `rediss://` or `unix://` URL of Redis or Valkey."""
     session_ttl_s: int = Field(default=30 * 24 * 3600, gt=0)

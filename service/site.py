@@ -52,6 +52,8 @@ class Site:
                 "ANTIPHON_ENGINE_PROFILE": self.profile.id,
                 "ANTIPHON_ENGINE_PROFILE_HASH": self.profile.content_hash,
             }
+            if self.profile.sleep_after_s is not None:
+                environment["ANTIPHON_ENGINE_SLEEP_AFTER_S"] = str(self.profile.sleep_after_s)
         return environment
 
     @property

@@ -8,6 +8,7 @@ import secrets
 from array import array
 from collections.abc import AsyncIterator
 from contextlib import aclosing, asynccontextmanager
+from dataclasses import replace
 from typing import Any
 
 import aiohttp
@@ -69,7 +70,7 @@ async def told(router: Router, prompt: array[int], held: dict[str, int]) -> None
 
 @asynccontextmanager
 async def routed(
-    count: int, *, kv_events: bool = False, **options: Any
+    count: int, *, kv_events: bool = False, watch: Watch = WATCH, **options: Any
 ) -> AsyncIterator[tuple[Router, dict[str, FakeEngine]]]:
     engines: dict[str, FakeEngine] = {}
     for name in "abcd"[:count]:
@@ -81,7 +82,7 @@ async def routed(
     async with aiohttp.ClientSession() as http:
         try:
             specs = [spec(name, engine) for name, engine in engines.items()]
-            async with Router(lambda one: EngineClient(one.name, one.url, http), specs, watch=WATCH) as router:
+            async with Router(lambda one: EngineClient(one.name, one.url, http), specs, watch=watch) as router:
                 ranks = options.get("dp_size", 1)
                 await ready(
                     router, *(f"{one}/{rank}" if ranks > 1 else one for one in engines for rank in range(ranks))
@@ -306,3 +307,18 @@ async def test_each_dp_rank_of_a_server_is_a_replica() -> None:
             await told(router, prompt, {home: 992})
             last = await served(router, request(prompt + text(50, seed=9)))
             assert (last.replica, last.cached_tokens) == (home, 992)
+
+
+async def test_an_engine_that_may_sleep_does_when_idle_and_the_next_request_wakes_it() -> None:
+    watch = replace(WATCH, sleep_after_s=0.3)
+    async with routed(1, watch=watch, memory_saver=True) as (router, engines):
+        weights = engines["a"].engine.weights
+        for seed in range(2):
+            async with asyncio.timeout(20):
+                while not weights.asleep:
+                    await asyncio.sleep(0.01)
+            await asyncio.sleep(3 * WATCH.probe_every_s)  # no probe wakes it, or it would be dead by now
+            assert weights.asleep
+            assert router.trouble() is None
+            await asyncio.gather(*(served(router, request(text(100, seed))) for _ in range(3)))
+            assert not weights.asleep
