@@ -97,4 +97,6 @@ class Load:
             output_tokens=reply.output_tokens,
             first_token_s=waited_s + reply.first_token_s,
             last_token_s=waited_s + reply.last_token_s,
+            reusable_tokens=reply.antiphon.get("reusable_tokens"),
+            miss_reason=reply.antiphon.get("miss_reason"),
         )

@@ -74,6 +74,15 @@ def warnings(result: RouterResult, cores: int) -> Iterator[str]:
             yield f"{where}: {error}"
 
 
+def losses(result: RouterResult) -> Iterator[str]:
+    """Why not all was reused that could have been, where a front tells."""
+    for one in result.rounds:
+        if (share := one.all.reused_share) is not None:
+            where = f"{one.workload}, {one.contender}"
+            reasons = ", ".join(f"{count} {reason}" for reason, count in sorted(one.all.misses.items())) or "none"
+            yield f"{where}: {share:.1%} of what could have been reused was cached; misses: {reasons}"
+
+
 def beside_a_document(result: RouterResult) -> Iterator[str]:
     """What one long document costs the chats beside it."""
     alone, beside = result.of(ALONE), result.of(BESIDE_DOCUMENT)
