@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from rich.table import Table
 
 from programs.workloads.outcome import Figures
-from service.commands.router_bench.contenders import ANTIPHON
+from service.commands.router_bench.contenders import ANTIPHON, CONTENDERS
 from service.commands.router_bench.run import ALL, Round, RouterResult
 
 BUSY_SENDER = 0.8
@@ -26,7 +26,8 @@ def table_of(workload: str, rounds: dict[str, Round]) -> Table:
         *("shed", "errors", "requests", "prefilled", "busiest", "cores"),
     ):
         table.add_column(column, justify="right")
-    for name, one in rounds.items():
+    for name in sorted(rounds, key=list(CONTENDERS).index):
+        one = rounds[name]
         for kind, figures in one.figures.items():
             if kind == ALL or len(one.figures) > 2:
                 ours = rounds[ANTIPHON.name].figures.get(kind) if ANTIPHON.name in rounds else None
@@ -86,7 +87,7 @@ def losses(result: RouterResult) -> Iterator[str]:
 def beside_a_document(result: RouterResult) -> Iterator[str]:
     """What one long document costs the chats beside it."""
     alone, beside = result.of(ALONE), result.of(BESIDE_DOCUMENT)
-    for name in alone.keys() & beside.keys():
+    for name in sorted(alone.keys() & beside.keys(), key=list(CONTENDERS).index):
         before, after = (side[name].figures["chat"].first_token_p99_s for side in (alone, beside))
         document = beside[name].figures["document"].first_token_p99_s
         yield (
