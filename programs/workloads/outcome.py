@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -25,6 +26,9 @@ class Outcome:
     output_tokens: int = 0
     first_token_s: float = 0.0
     last_token_s: float = 0.0
+    reusable_tokens: int | None = None
+    """What could have been reused, where the front says so, and why not all of that was."""
+    miss_reason: str | None = None
 
     @property
     def per_token_s(self) -> float | None:
@@ -50,6 +54,10 @@ class Figures:
     first_token_p99_s: float
     per_token_p50_s: float
     per_token_p99_s: float
+    reused_share: float | None
+    """Cached tokens of those that could have been reused; None where the front does not tell."""
+    misses: dict[str, int]
+    """Requests by the reason that not all of that was reused."""
 
     @classmethod
     def of(cls, outcomes: Sequence[Outcome]) -> Figures:
@@ -70,7 +78,16 @@ class Figures:
             first_token_p99_s=percentile(first, 0.99),
             per_token_p50_s=percentile(per_token, 0.50),
             per_token_p99_s=percentile(per_token, 0.99),
+            reused_share=_reused_share(answered),
+            misses=dict(Counter(one.miss_reason for one in answered if one.miss_reason is not None)),
         )
+
+
+def _reused_share(answered: Sequence[Outcome]) -> float | None:
+    """More cached than could have been reused (another session's prefix) counts as all of it."""
+    told = [(one.cached_tokens, one.reusable_tokens) for one in answered if one.reusable_tokens is not None]
+    reusable = sum(most for _, most in told)
+    return sum(min(cached, most) for cached, most in told) / reusable if reusable else None
 
 
 def percentile(values: Sequence[float], share: float) -> float:

@@ -50,7 +50,7 @@ class ChatFormat:
         messages = body.get("messages")
         if not messages:
             raise RefusedError("Messages cannot be empty.")
-        tools = [tool["function"] for tool in body.get("tools") or ()] or None
+        tools = [_shown_tool(tool) for tool in body.get("tools") or ()] or None
         arguments = {"tools": tools, **(body.get("chat_template_kwargs") or {})}
         try:
             text = self._template.render(
@@ -81,6 +81,14 @@ class ChatFormat:
         for name in ("rid", "stream", "cache_salt", "extra_key"):
             generate[name] = body.get(name)
         return parse(generate, options, self._speller)
+
+
+def _shown_tool(tool: dict[str, Any]) -> dict[str, Any]:
+    """As 0.5.23 shows it to templates: the function's fields as they came, and one more beside it."""
+    function = {name: value for name, value in tool["function"].items() if name != "strict" or value is not None}
+    for name in ("description", "parameters"):
+        function.setdefault(name, None)
+    return {"type": tool.get("type", "function"), "function": function, "defer_loading": None}
 
 
 def _for_template(message: dict[str, Any]) -> dict[str, Any]:

@@ -21,7 +21,7 @@ from router.errors import RouterError
 from service.commands.chat_client import EndpointError
 from service.commands.fail import fail
 from service.commands.router_bench.contenders import CONTENDERS, SMG_INSTALL, Contender, ContenderError
-from service.commands.router_bench.report import ALONE, BESIDE_DOCUMENT, beside_a_document, table_of, warnings
+from service.commands.router_bench.report import ALONE, BESIDE_DOCUMENT, beside_a_document, losses, table_of, warnings
 from service.commands.router_bench.run import Round, RouterPlan, RouterResult, Watch, run
 from service.commands.router_bench.texts import TextsError, load_texts
 from service.settings import UpSettings
@@ -128,5 +128,6 @@ def _print(result: RouterResult) -> None:
         f"{len(plan.engines)} replicas of {facts.model} (SGLang {facts.version}, {facts.kv_tokens:,} tokens of cache "
         f"each), sessions begin within {plan.seconds:g} s, load {plan.load:g}, seed {plan.seed}"
     )
-    for line in (setup, *beside_a_document(result), *warnings(result, os.cpu_count() or 1)):
+    warned = warnings(result, os.cpu_count() or 1)
+    for line in (setup, *losses(result), *beside_a_document(result), *warned):
         _stdout().print(line, highlight=False)

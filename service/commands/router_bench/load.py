@@ -38,7 +38,7 @@ class Load:
         self.outcomes: list[Outcome] = []
 
     async def play(self, talks: Sequence[Talk], limit_s: float) -> None:
-        """What is not finished after `limit_s` counts as an error, and so does what the session still had to ask."""
+        """A request that is not finished after `limit_s` counts as an error; what would have come after it does not."""
         begun = asyncio.get_running_loop().time()
         tasks = [asyncio.create_task(self._session(talk, begun)) for talk in talks]
         try:
@@ -97,4 +97,6 @@ class Load:
             output_tokens=reply.output_tokens,
             first_token_s=waited_s + reply.first_token_s,
             last_token_s=waited_s + reply.last_token_s,
+            reusable_tokens=reply.antiphon.get("reusable_tokens"),
+            miss_reason=reply.antiphon.get("miss_reason"),
         )

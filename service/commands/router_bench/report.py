@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from rich.table import Table
 
 from programs.workloads.outcome import Figures
-from service.commands.router_bench.contenders import ANTIPHON
+from service.commands.router_bench.contenders import ANTIPHON, CONTENDERS
 from service.commands.router_bench.run import ALL, Round, RouterResult
 
 BUSY_SENDER = 0.8
@@ -26,7 +26,8 @@ def table_of(workload: str, rounds: dict[str, Round]) -> Table:
         *("shed", "errors", "requests", "prefilled", "busiest", "cores"),
     ):
         table.add_column(column, justify="right")
-    for name, one in rounds.items():
+    for name in sorted(rounds, key=list(CONTENDERS).index):
+        one = rounds[name]
         for kind, figures in one.figures.items():
             if kind == ALL or len(one.figures) > 2:
                 ours = rounds[ANTIPHON.name].figures.get(kind) if ANTIPHON.name in rounds else None
@@ -74,10 +75,19 @@ def warnings(result: RouterResult, cores: int) -> Iterator[str]:
             yield f"{where}: {error}"
 
 
+def losses(result: RouterResult) -> Iterator[str]:
+    """Why not all was reused that could have been, where a front tells."""
+    for one in result.rounds:
+        if (share := one.all.reused_share) is not None:
+            where = f"{one.workload}, {one.contender}"
+            reasons = ", ".join(f"{count} {reason}" for reason, count in sorted(one.all.misses.items())) or "none"
+            yield f"{where}: {share:.1%} of what could have been reused was cached; misses: {reasons}"
+
+
 def beside_a_document(result: RouterResult) -> Iterator[str]:
     """What one long document costs the chats beside it."""
     alone, beside = result.of(ALONE), result.of(BESIDE_DOCUMENT)
-    for name in alone.keys() & beside.keys():
+    for name in sorted(alone.keys() & beside.keys(), key=list(CONTENDERS).index):
         before, after = (side[name].figures["chat"].first_token_p99_s for side in (alone, beside))
         document = beside[name].figures["document"].first_token_p99_s
         yield (

@@ -88,7 +88,21 @@ class RouterResult:
         plan["contenders"] = [one.name for one in self.plan.contenders]
         del plan["smg"]
         rounds = [asdict(one) | {"imbalance": one.imbalance} for one in self.rounds]
-        return {"plan": plan, "versions": self.versions, "replicas": asdict(self.replicas), "rounds": rounds}
+        whole = {"plan": plan, "versions": self.versions, "replicas": asdict(self.replicas), "rounds": rounds}
+        return {name: _without_nan(value) for name, value in whole.items()}
+
+
+def _without_nan(value: Any) -> Any:
+    """JSON has no NaN: what was not measured is null there."""
+    match value:
+        case dict():
+            return {name: _without_nan(one) for name, one in value.items()}
+        case list() | tuple():
+            return [_without_nan(one) for one in value]
+        case float() if math.isnan(value):
+            return None
+        case _:
+            return value
 
 
 async def _versions(plan: RouterPlan) -> dict[str, str]:
@@ -113,7 +127,7 @@ class Watch:
 
 
 async def run(plan: RouterPlan, texts: Texts, watch: Watch) -> RouterResult:
-    """Raises EndpointError, ContenderError, or what starting a front raises. Nothing that it started is left."""
+    """Raises EndpointError, ContenderError, or what starting a front raises; nothing that it started is left."""
     timeout = aiohttp.ClientTimeout(total=_TIMEOUT_S)
     async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0), timeout=timeout) as http:
         replicas = Replicas(http, plan.engines)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -36,6 +37,13 @@ def test_nothing_measured_is_no_figure() -> None:
 
 def test_an_answer_of_one_token_has_no_pace() -> None:
     assert Outcome("chat", 0.0, 0, None, 10, 0, 1, 0.5, 0.5).per_token_s is None
+
+
+def test_misses_are_counted_by_reason() -> None:
+    told = [replace(ANSWERED, reusable_tokens=80, miss_reason=reason) for reason in (None, "evicted", "evicted")]
+    figures = Figures.of(told)
+    assert (figures.reused_share, figures.misses) == (0.75, {"evicted": 2})
+    assert Figures.of([ANSWERED]).reused_share is None
 
 
 @given(st.lists(st.floats(0, 100), min_size=1), st.floats(0.01, 1))
