@@ -197,6 +197,8 @@ def test_every_command_is_described(model_dir: Path) -> None:
     assert paths == {
         "/admin/replicas": {"get", "post"},
         "/admin/replicas/{name}": {"delete"},
+        "/admin/replicas/{name}/weights": {"post"},
+        "/admin/weights": {"get"},
         "/admin/replicas/{name}/drain": {"post"},
         "/admin/replicas/{name}/undrain": {"post"},
         "/admin/placements": {"get"},

@@ -165,7 +165,7 @@ def test_more_gpus_than_there_are_are_refused(tmp_path: Path, data: Path, engine
 @pytest.mark.parametrize(
     ("arguments", "complaint"),
     [
-        (["--engine", "localhost:3000"], "'localhost:3000' is not the URL of an engine"),
+        (["--engine", "localhost:3000"], "'localhost:3000' is not the URL of an SGLang server"),
         (["--store", "localhost:6379"], "'localhost:6379' is not the URL of a store"),
         (["--engine", "http://127.0.0.1:1"], "--model must name the directory"),
         (["--engine", "http://127.0.0.1:1", "--model", "/no/such"], "no model directory at /no/such"),
