@@ -7,7 +7,7 @@ import secrets
 from array import array
 from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Protocol
 
 from router.placement import Placement
@@ -16,6 +16,8 @@ from router.request import Delta, GenerateRequest, Sampling
 from router.standing import Berth
 
 _MOST_SLICES = 64
+_ALONE = 4
+"""Slices are so many times as long while nothing else is in flight there."""
 
 
 class FlightLog(Protocol):
@@ -26,14 +28,6 @@ class FlightLog(Protocol):
 
     def closed(self, flight: Flight) -> None:
         """It is counted no more."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Slice:
-    """The first `length` tokens of a prompt, computed ahead of the rest."""
-
-    length: int
-    tokens: int
 
 
 class Flight:
@@ -69,8 +63,8 @@ class Flight:
             await self._after.wait()
         async with self.replica.awake():
             started = self._clock()
-            for piece in self._slices():
-                await self._prefill(piece)
+            if self.placement.document:
+                await self._prefill_in_slices()
             async with aclosing(self.replica.client.generate(self.request)) as deltas:
                 async for delta in deltas:
                     self._note(delta, started)
@@ -82,28 +76,37 @@ class Flight:
             self._berth = None
             self._log.closed(self)
 
-    def _slices(self) -> list[_Slice]:
-        if not self.placement.document:
-            return []
-        size = max(self.replica.standing.pace.slice_tokens, self.placement.uncached // _MOST_SLICES)
+    async def _prefill_in_slices(self) -> None:
+        """All of the prompt but for its last slice, which is prefilled with the generation itself."""
         page = self.replica.info.page_size if self.replica.info else 1
-        ends = range(self.placement.cached + size, len(self.request.prompt_ids) - 1, size)
-        return [_Slice(end // page * page, size) for end in ends if end // page]
+        done = self.placement.cached
+        while (end := (done + self._slice_tokens()) // page * page) < len(self.request.prompt_ids) - 1:
+            cached = await self._prefill(end)
+            self._sliced_cached = cached if self._sliced_cached is None else self._sliced_cached
+            if self._berth is not None:
+                self._berth.computed(end - done)
+            done = end
 
-    async def _prefill(self, piece: _Slice) -> None:
+    def _slice_tokens(self) -> int:
+        """Long enough to be worth a request, and short while others may want in."""
+        standing = self.replica.standing
+        short = standing.pace.slice_tokens
+        return max(short if standing.in_flight > 1 else short * _ALONE, self.placement.uncached // _MOST_SLICES)
+
+    async def _prefill(self, length: int) -> int:
+        """Have the prompt's first `length` tokens computed: how many of them were cached."""
         request = replace(
             self.request,
             rid=secrets.token_hex(len(self.request.rid) // 2),
-            prompt_ids=self.request.prompt_ids[: piece.length],
+            prompt_ids=self.request.prompt_ids[:length],
             sampling=Sampling(max_new_tokens=0),
             top_logprobs=None,
         )
+        cached = 0
         async with aclosing(self.replica.client.generate(request)) as deltas:
             async for delta in deltas:
-                if self._sliced_cached is None:
-                    self._sliced_cached = delta.cached_tokens
-        if self._berth is not None:
-            self._berth.computed(piece.tokens)
+                cached = delta.cached_tokens
+        return cached
 
     def _note(self, delta: Delta, started: float) -> None:
         if delta.finish is not None and not self.output_ids:

@@ -40,7 +40,9 @@ async def engine(serving: Path) -> AsyncIterator[FakeEngine]:
 
 @pytest.fixture
 async def front(engine: FakeEngine, store: str, serving: Path) -> AsyncIterator[Front]:
-    async with running_front(Settings(engines=(f"replica-0={engine.url}",), model_dir=serving, store_url=store)) as front:
+    async with running_front(
+        Settings(engines=(f"replica-0={engine.url}",), model_dir=serving, store_url=store)
+    ) as front:
         yield front
 
 
