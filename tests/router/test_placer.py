@@ -129,14 +129,14 @@ async def test_a_shared_prompt_does_not_drag_all_load_to_one_replica() -> None:
 
 async def test_a_document_is_prefilled_in_slices_and_reports_what_was_cached_before_it() -> None:
     async with routed(1, chunked_prefill_size=512, prefill_tokens_per_s=20_000) as (router, engines):
-        prompt = text(9000, seed=1)
+        prompt = text(30_000, seed=1)
         await served(router, request(prompt[:1600]))
         before = engines["a"].state.received
         last = await served(router, request(prompt))
         assert last.cached_tokens == 1600
-        assert engines["a"].state.received - before > 5
+        assert engines["a"].state.received - before >= 3
         assert router.replicas["a"].standing.document_tokens == 0
-        assert (await served(router, request(prompt))).cached_tokens == 8992
+        assert (await served(router, request(prompt))).cached_tokens == 29_984
 
 
 async def test_chats_get_in_between_the_slices_of_a_document() -> None:
