@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
+from itertools import takewhile
 from typing import Literal
 
 from router.standing import Standing
@@ -59,10 +60,11 @@ def choose(standings: Iterable[Standing], wanted: Wanted) -> Placement | None:
         return None
     alike = [cost for cost in fresh if cost[0] <= fresh[0][0] + _ALIKE_S]
     chosen = min(alike, key=lambda cost: (-held(cost[2], 0), cost[1])) if len(alike) > 1 else fresh[0]
-    chosen = max(_twins(chosen, fresh, wanted), key=lambda cost: wanted.room(cost[2]))
     home = next((cost for cost in fresh if cost[2] == wanted.home), None)
     if home is not None and home[0] <= fresh[0][0] * _HOME_FACTOR + _HOME_SLACK_S:
         chosen = home
+    elif len(twins := _twins(chosen, fresh, wanted)) > 1:
+        chosen = max(twins, key=lambda cost: wanted.room(cost[2]))
     _, _, name, standing = chosen
     uncached = max(1, prompt - held(name, 0))
     return Placement(
@@ -80,11 +82,11 @@ _Cost = tuple[float, int, str, Standing]
 
 
 def _twins(chosen: _Cost, costs: Iterable[_Cost], wanted: Wanted) -> list[_Cost]:
-    """Itself, and those that differ from it by little more than what was measured of their pace."""
+    """Itself, and those of `costs` that differ from it by little more than what was measured of their pace."""
     most, held = chosen[0] * _TWIN_FACTOR + _ALIKE_S, wanted.held.get
-    like = (held(chosen[2], 0), chosen[1])
-    others = (cost for cost in costs if cost is not chosen and cost[0] <= most)
-    return [chosen, *(cost for cost in others if (held(cost[2], 0), cost[1]) == like)]
+    cached = held(chosen[2], 0)
+    near = takewhile(lambda cost: cost[0] <= most, costs)
+    return [cost for cost in near if cost[1] == chosen[1] and held(cost[2], 0) == cached]
 
 
 def _reason(name: str, wanted: Wanted, home_takes: bool) -> PlacementReason:

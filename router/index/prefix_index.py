@@ -145,8 +145,10 @@ class PrefixIndex:
 
     def room(self, replica: str) -> int:
         """Tokens that its cache can take before any must go, as far as is known."""
-        one = self._get(replica)
-        used = max(one.table.count * one.page_size, len(one.routed) * one.layer.stride)
+        one = self._replicas.get(replica)
+        if one is None:
+            return 0
+        used = one.table.count * one.page_size if one.exact else len(one.routed) * one.layer.stride
         return max(0, one.capacity - used)
 
     def size(self, replica: str) -> Size:
