@@ -38,6 +38,10 @@ class CacheView:
         """How many of the prompt's tokens each replica has, by name."""
         return self._index.held(prints)
 
+    def room(self, name: str) -> int:
+        """How many more tokens the replica can cache before it must drop others."""
+        return self._index.room(name)
+
     def follow(self, replica: Replica) -> None:
         """The replica begins to generate, perhaps anew: without events to tell so, nothing is known of it any more."""
         info = replica.info

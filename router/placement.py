@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
+from itertools import takewhile
 from typing import Literal
 
 from router.standing import Standing
@@ -17,17 +18,21 @@ _HOME_SLACK_S = 0.05
 """A home keeps its sessions unless it costs so much more than the cheapest."""
 _ALIKE_S = 0.005
 """Costs that differ by less are measured no better: then what is cached decides, and after that what is in flight."""
+_TWIN_FACTOR = 1.1
+"""By so much do measured paces of equal replicas differ: it must not send all that is new to one of them."""
 _SHOWN = 8
 
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """What is to be placed. `held` says how many of the prompt's tokens each replica has cached, by name."""
+    """What is to be placed. `held` says how many of the prompt's tokens each replica has cached, by name, and `room`
+    how many more tokens its cache can take before others must go."""
 
     prompt_tokens: int
     held: Mapping[str, int] = field(default_factory=dict)
     home: str | None = None
     tried: Collection[str] = ()
+    room: Callable[[str], int] = lambda name: 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +63,8 @@ def choose(standings: Iterable[Standing], wanted: Wanted) -> Placement | None:
     home = next((cost for cost in fresh if cost[2] == wanted.home), None)
     if home is not None and home[0] <= fresh[0][0] * _HOME_FACTOR + _HOME_SLACK_S:
         chosen = home
+    elif len(twins := _twins(chosen, fresh, wanted)) > 1:
+        chosen = max(twins, key=lambda cost: wanted.room(cost[2]))
     _, _, name, standing = chosen
     uncached = max(1, prompt - held(name, 0))
     return Placement(
@@ -68,6 +75,18 @@ def choose(standings: Iterable[Standing], wanted: Wanted) -> Placement | None:
         document=standing.takes_as_document(uncached),
         costs=tuple((cost[2], cost[0]) for cost in fresh[:_SHOWN]),
     )
+
+
+_Cost = tuple[float, int, str, Standing]
+"""Seconds, in flight, name, standing."""
+
+
+def _twins(chosen: _Cost, costs: Iterable[_Cost], wanted: Wanted) -> list[_Cost]:
+    """Itself, and those of `costs` that differ from it by little more than what was measured of their pace."""
+    most, held = chosen[0] * _TWIN_FACTOR + _ALIKE_S, wanted.held.get
+    cached = held(chosen[2], 0)
+    near = takewhile(lambda cost: cost[0] <= most, costs)
+    return [cost for cost in near if cost[1] == chosen[1] and held(cost[2], 0) == cached]
 
 
 def _reason(name: str, wanted: Wanted, home_takes: bool) -> PlacementReason:

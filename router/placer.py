@@ -151,7 +151,7 @@ class Placer:
         sight = asked.sight
         if sight is None or self._clock() - sight.at > _FRESH_S:
             sight = self._look(asked)
-        wanted = Wanted(len(request.prompt_ids), sight.expected, request.home, asked.tried)
+        wanted = Wanted(len(request.prompt_ids), sight.expected, request.home, asked.tried, self._cache.room)
         placement = choose([one.standing for one in candidates], wanted)
         if placement is None:
             raise self.none_available()

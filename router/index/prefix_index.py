@@ -143,6 +143,14 @@ class PrefixIndex:
         one.capacity = tokens
         one.routed.limit = max(1, tokens // one.layer.stride)
 
+    def room(self, replica: str) -> int:
+        """Tokens that its cache can take before any must go, as far as is known."""
+        one = self._replicas.get(replica)
+        if one is None:
+            return 0
+        used = one.table.count * one.page_size if one.exact else len(one.routed) * one.layer.stride
+        return max(0, one.capacity - used)
+
     def size(self, replica: str) -> Size:
         one = self._get(replica)
         return Size(one.table.count, len(one.routed), one.table.bytes, one.orphans, one.overflows)

@@ -126,7 +126,7 @@ class Fleet:
             printed = time.perf_counter()
             found = self.index.held(prints)
             looked = time.perf_counter()
-            placement = choose(self.standings, Wanted(len(prompt), found))
+            placement = choose(self.standings, Wanted(len(prompt), found, room=self.index.room))
             ended, cpu = time.perf_counter(), time.thread_time() - cpu
             spent.append((printed - started, looked - printed, ended - looked, ended - started, cpu))
             assert placement is not None

@@ -99,11 +99,12 @@ class Front(Process):
     url: str = field(kw_only=True)
 
     @classmethod
-    def over(cls, engine_url: str, store_url: str, model: Path, log: Path) -> Front:
+    def over(cls, engine_urls: Sequence[str], store_url: str, model: Path, log: Path) -> Front:
         port = free_port()
-        command = [sys.executable, "-m", "service.cli", "serve", "--engine", engine_url, "--store", store_url]
+        command = [sys.executable, "-m", "service.cli", "serve", "--store", store_url]
+        engines = [word for url in engine_urls for word in ("--engine", url)]
         options = ["--model", str(model), "--name", MODEL, "--port", str(port)]
-        return cls([*command, *options], log, url=f"http://127.0.0.1:{port}")
+        return cls([*command, *engines, *options], log, url=f"http://127.0.0.1:{port}")
 
     def start(self) -> None:
         super().start()
@@ -154,11 +155,24 @@ class Stack:
 
 @contextmanager
 def running_stack(engine_url: str, model: Path, directory: Path, fronts: int = 1) -> Iterator[Stack]:
-    """Everything is stopped in the end, whatever happened in between. Raises RuntimeError with a process's log."""
+    """Fronts over one engine; see `running_fronts`."""
+    with running_fronts([[engine_url]] * fronts, model, directory) as stack:
+        yield stack
+
+
+@contextmanager
+def running_fronts(engines: Sequence[Sequence[str]], model: Path, directory: Path) -> Iterator[Stack]:
+    """A front over each of these lists of engines, and all over one store.
+
+    Everything is stopped in the end, whatever happened in between. Raises RuntimeError with a process's log.
+    """
     valkey = Valkey.under(directory)
     stack = Stack(
         valkey,
-        tuple(Front.over(engine_url, valkey.url, model, directory / f"front-{number}.log") for number in range(fronts)),
+        tuple(
+            Front.over(urls, valkey.url, model, directory / f"front-{number}.log")
+            for number, urls in enumerate(engines)
+        ),
     )
     try:
         valkey.start()

@@ -30,6 +30,7 @@ TOKENS = 2048
 CHUNK = 256
 QUIET_S = 0.5
 """SGLang publishes with its next step, and answers replays every 0.1 s."""
+_FLUSH_S = 20.0
 
 Json = dict[str, Any]
 
@@ -51,9 +52,13 @@ class Side:
             return answer | {"status": response.status}
 
     async def flush(self) -> None:
-        await asyncio.sleep(QUIET_S)
-        async with self.http.post(self.url + "/flush_cache") as response:
-            assert response.status == 200
+        """SGLang refuses while it has anything to do."""
+        async with asyncio.timeout(_FLUSH_S):
+            while True:
+                await asyncio.sleep(QUIET_S)
+                async with self.http.post(self.url + "/flush_cache") as response:
+                    if response.status == 200:
+                        return
 
     async def get(self, path: str) -> Any:
         async with self.http.get(self.url + path) as response:

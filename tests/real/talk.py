@@ -27,6 +27,7 @@ class Seen:
     miss_reason: str | None
     session_id: str
     turn_id: str
+    replica: str
 
     @property
     def ids(self) -> list[int]:
@@ -107,6 +108,7 @@ def _seen(antiphon: dict[str, Any], **rest: Any) -> Seen:
         miss_reason=antiphon["miss_reason"],
         session_id=antiphon["session_id"],
         turn_id=antiphon["turn_id"],
+        replica=antiphon["replica"],
         **rest,
     )
 

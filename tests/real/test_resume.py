@@ -15,18 +15,16 @@ import pytest
 
 from router.engine.client import EngineClient
 from router.registry.spec import ReplicaSpec
-from router.request import Delta, GenerateRequest, Sampling, TokenLogprob
+from router.request import Delta, GenerateRequest, Sampling
 from router.router import Router
 from router.server import Watch
 from tests.real.engines import BackgroundEngine
+from tests.real.ties import NEAR_TIE, ids_of, tie_at, tokens_of
 
 pytestmark = [pytest.mark.engine, pytest.mark.timeout(900)]
 
 TOKENS = 80
 ENDS = ((151643, -100.0), (151645, -100.0))
-NEAR_TIE = 0.26
-"""Prefill and decode sum in different orders, and logits are bfloat16: from 16 to 32 their steps are 0.125. Between two
-tokens that are two steps apart or less (in nats) either may be chosen."""
 
 
 @pytest.fixture(scope="module")
@@ -64,24 +62,6 @@ async def generated(
             if before < after <= count:
                 await asyncio.to_thread(then, delta.replica)
     return seen
-
-
-def tokens_of(deltas: list[Delta]) -> list[TokenLogprob]:
-    return [one for delta in deltas for one in delta.logprobs]
-
-
-def ids_of(deltas: list[Delta]) -> list[int]:
-    return [token for delta in deltas for token in delta.token_ids]
-
-
-def tie_at(unbroken: list[Delta], broken: list[Delta]) -> tuple[int, float] | None:
-    """Where the two part, and how close the two best tokens were there; None when they do not."""
-    pairs = zip(ids_of(unbroken), ids_of(broken), strict=True)
-    at = next((index for index, (one, other) in enumerate(pairs) if one != other), None)
-    if at is None:
-        return None
-    (_, best), (_, second) = tokens_of(unbroken)[at].top[:2]
-    return at, best - second
 
 
 async def settled(router: Router) -> None:

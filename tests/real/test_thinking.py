@@ -236,7 +236,7 @@ async def test_what_the_template_rewrites_is_cached_before_it_is_asked_for(clien
 async def test_without_anticipation_the_rewrite_is_named(
     stack: Stack, markov_dir: Path, markov_engine: BackgroundEngine, tmp_path: Path, tokenizer: Tokenizer
 ) -> None:
-    front = Front.over(markov_engine.url, stack.valkey.url, markov_dir, tmp_path / "front.log")
+    front = Front.over([markov_engine.url], stack.valkey.url, markov_dir, tmp_path / "front.log")
     front.command = ["env", "ANTIPHON_ANTICIPATED_TOKENS_PER_MINUTE=0", *front.command]
     try:
         front.start()

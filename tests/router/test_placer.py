@@ -87,10 +87,18 @@ async def routed(
                 await ready(
                     router, *(f"{one}/{rank}" if ranks > 1 else one for one in engines for rank in range(ranks))
                 )
+                await counted(router)
                 yield router, engines
         finally:
             for engine in engines.values():
                 await engine.stop()
+
+
+async def counted(router: Router) -> None:
+    """Servers have told their totals once: from now on their pace is measured."""
+    async with asyncio.timeout(20):
+        while any(one.measured_by_us for one in router.replicas.values()):
+            await asyncio.sleep(0.005)
 
 
 def prefilled(engines: dict[str, FakeEngine]) -> int:
@@ -280,6 +288,19 @@ async def test_with_kv_events_what_is_evicted_or_flushed_is_known() -> None:
         await told(router, text(2000, seed=1), {})
         engines[first.replica].engine.scheduler.flush()
         await told(router, text(2000, seed=7), {})
+
+
+async def test_sessions_that_come_one_after_another_use_every_cache() -> None:
+    room = 1024
+    async with routed(2, kv_events=True, max_total_tokens=room) as (router, _):
+        prompts = [text(320, seed) for seed in range(1, 6)]
+        for prompt in prompts:
+            last = await served(router, request(prompt))
+            await told(router, prompt, {last.replica: 304})
+        held = [router.cache.held(router.cache.prints(request(prompt))) for prompt in prompts]
+        assert sum(map(len, prompts)) > room
+        assert {name for where in held for name in where} == {"a", "b"}
+        assert all(held)
 
 
 async def test_what_another_front_sent_is_known_by_kv_events() -> None:

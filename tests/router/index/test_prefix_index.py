@@ -145,6 +145,20 @@ def test_blocks_that_are_not_known_are_not_removed_and_have_no_children() -> Non
     assert tree.index.size("a").orphans == 1
 
 
+def test_room_is_what_its_cache_can_take_before_any_must_go() -> None:
+    tree = heard(capacity=32)
+    assert (tree.index.room("a"), tree.index.room("unknown")) == (32, 0)
+    tree.insert(range(24))
+    assert tree.index.room("a") == 8
+    tree.tree.clear()
+    tree.tell()
+    assert tree.index.room("a") == 32
+    untold = PrefixIndex(STEP)
+    untold.set_capacity("a", 32, STEP)
+    untold.routed("a", prints(range(20)), 20)
+    assert untold.room("a") == 12
+
+
 def test_a_replica_that_is_gone_is_forgotten_and_its_place_taken() -> None:
     index = PrefixIndex(STEP)
     for name in ("a", "b"):
