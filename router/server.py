@@ -79,10 +79,14 @@ class Server:
     def start(self) -> None:
         self._tasks = [asyncio.create_task(work) for work in (self._keep_watch(), self._keep_count())]
 
-    async def stop(self) -> None:
-        """Watch it no more."""
+    def unwatch(self) -> None:
+        """From now on nothing is done about it any more; `stop` waits for that."""
         for task in self._tasks:
             task.cancel()
+
+    async def stop(self) -> None:
+        """Watch it no more."""
+        self.unwatch()
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
     async def aclose(self) -> None:

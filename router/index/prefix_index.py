@@ -143,6 +143,10 @@ class PrefixIndex:
         one.capacity = tokens
         one.routed.limit = max(1, tokens // one.layer.stride)
 
+    def __contains__(self, replica: str) -> bool:
+        """Whether anything has been said of it since it was forgotten."""
+        return replica in self._replicas
+
     def size(self, replica: str) -> Size:
         one = self._get(replica)
         return Size(one.table.count, len(one.routed), one.table.bytes, one.orphans, one.overflows)
