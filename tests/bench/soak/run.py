@@ -18,7 +18,10 @@ from tests.bench.soak.gauges import Gauges, at_rest
 from tests.bench.soak.stage import Stage, staged
 from tests.bench.soak.talker import Talker
 
-_READY_S = 20.0
+_READY_S = 90.0
+"""A replica that died again and again is tried again after up to a minute."""
+_IDLE_S = 3.0
+"""Sooner than a front closes a connection that is not used."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +69,8 @@ async def _through(
     urls = [front.url for front in stage.fronts]
     talkers = [Talker(number, urls, stage.oracle, findings, plan.seed) for number in range(plan.clients)]
     until = asyncio.get_running_loop().time() + plan.seconds
-    async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)) as http:
+    connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=_IDLE_S)
+    async with aiohttp.ClientSession(connector=connector) as http:
         chaos = Chaos(stage, http, findings, plan.seed)
         watching = asyncio.create_task(_watch(plan, stage, findings, soaked, show))
         async with asyncio.TaskGroup() as group:
@@ -76,7 +80,8 @@ async def _through(
         watching.cancel()
         await asyncio.gather(watching, return_exceptions=True)
         await _all_ready(stage, findings)
-    for left in [*await at_rest(routers, stage.everyone), *Gauges.read(plan.seconds, routers).left_over(before)]:
+    left_over = [*await at_rest(routers, stage.everyone), *Gauges.read(plan.seconds, routers).left_over(before)]
+    for left in left_over:
         findings.fail("not at rest", left)
     for grown in Gauges.growth(soaked.samples):
         findings.fail("grown", grown)

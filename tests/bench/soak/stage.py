@@ -22,6 +22,8 @@ CACHE = 16_384
 """Tokens that an engine can cache: a small part of what is talked about."""
 PAGE = 16
 _RANKS = (1, 2, 1, 1)
+_BUFFER = 200
+"""Batches of events that an engine can send again. SGLang's default would fill this process, not the front's index."""
 _SILENT = 3
 """The engine that publishes no KV events."""
 
@@ -92,7 +94,7 @@ async def staged(model_dir: Path, store_url: str, fronts: int = 2) -> AsyncItera
 def with_events(options: FakeEngineOptions) -> FakeEngineOptions:
     """The same, publishing KV events at ports of its own."""
     ports = [_ports(options.dp_size) for _ in range(2)]
-    config = {"publisher": "zmq", "topic": "kv", "endpoint": f"tcp://*:{ports[0]}"}
+    config = {"publisher": "zmq", "topic": "kv", "endpoint": f"tcp://*:{ports[0]}", "buffer_steps": _BUFFER}
     return replace(options, kv_events_config=json.dumps(config | {"replay_endpoint": f"tcp://*:{ports[1]}"}))
 
 
