@@ -13,7 +13,7 @@ export ANTIPHON_ENGINE_PYTHON = $(abspath $(ENGINE_VENV))/bin/python
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help up install engine test test-fast lint types format bench-front bench-router bench-prompt bench-placement lock clean
+.PHONY: help up install engine test test-fast lint types format bench-front bench-router bench-prompt bench-placement soak lock clean
 
 help:  ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
@@ -53,6 +53,9 @@ bench-router: install  ## Measure routers over fake replicas (ARGS="--replicas 8
 
 bench-prompt: install  ## Measure what a prompt costs (ARGS="--model DIR")
 	@exec $(RUN) tests.bench.prompt $(ARGS)
+
+soak: install  ## Kill, add, drain and break engines under chats that check every answer (ARGS="--seconds 600")
+	@exec $(RUN) tests.bench.soak $(ARGS)
 
 bench-placement: install  ## Measure what placing a prompt costs, over full caches
 	@exec $(RUN) tests.bench.placement $(ARGS)

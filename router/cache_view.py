@@ -82,8 +82,9 @@ class CacheView:
         return self._index.size(replica.name).blocks * replica.info.page_size
 
     def sent(self, flight: Flight, prints: Fingerprints) -> None:
-        """The flight's prompt is cached on its replica now."""
-        self._index.routed(flight.replica.name, prints, prints.length)
+        """The flight's prompt is cached on its replica now. A replica that is gone meanwhile stays forgotten."""
+        if flight.replica.name in self._index:
+            self._index.routed(flight.replica.name, prints, prints.length)
 
     def held_at_end(self, flight: Flight) -> None:
         """The flight has ended: so is what it generated, but for the last token."""

@@ -100,6 +100,7 @@ class Fleet:
     def _remove(self, name: str) -> None:
         server = self._servers.pop(name)
         server.drain(True)
+        server.unwatch()  # a replica that arrived after it is gone would never be forgotten
         for replica in server.replicas:
             self._gone(replica.name)
         leaving = asyncio.create_task(self._see_off(server))

@@ -86,10 +86,14 @@ class Server:
         works = [self._keep_watch(), self._keep_count(), *([self._sleeper.run()] if self._sleeper else [])]
         self._tasks = [asyncio.create_task(work) for work in works]
 
-    async def stop(self) -> None:
-        """Watch it no more."""
+    def unwatch(self) -> None:
+        """From now on nothing is done about it any more; `stop` waits for that."""
         for task in self._tasks:
             task.cancel()
+
+    async def stop(self) -> None:
+        """Watch it no more."""
+        self.unwatch()
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
     async def aclose(self) -> None:

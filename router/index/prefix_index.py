@@ -151,6 +151,10 @@ class PrefixIndex:
         used = one.table.count * one.page_size if one.exact else len(one.routed) * one.layer.stride
         return max(0, one.capacity - used)
 
+    def __contains__(self, replica: str) -> bool:
+        """Whether anything has been said of it since it was forgotten."""
+        return replica in self._replicas
+
     def size(self, replica: str) -> Size:
         one = self._get(replica)
         return Size(one.table.count, len(one.routed), one.table.bytes, one.orphans, one.overflows)

@@ -193,6 +193,18 @@ async def test_a_full_replica_makes_requests_wait_here_by_priority() -> None:
         assert router.in_flight() == 0
 
 
+@pytest.mark.parametrize("kv_events", [True, False])
+async def test_a_replica_that_was_removed_in_mid_answer_stays_forgotten(kv_events: bool) -> None:
+    async with routed(2, kv_events=kv_events, decode_tokens_per_s=200) as (router, engines):
+        prompt = text(200, seed=1)
+        async with aclosing(router.generate(request(prompt, 40, home="a"))) as deltas:
+            await anext(deltas)
+            router.fleet.update([spec("b", engines["b"])])
+            replicas = {delta.replica async for delta in deltas}
+        assert replicas == {"a"}
+        assert "a" not in router.cache.held(router.cache.prints(request(prompt)))
+
+
 async def test_replicas_are_added_and_removed_while_requests_are_under_way() -> None:
     async with routed(2, decode_tokens_per_s=100) as (router, engines):
         stream = router.generate(request(text(40, 1), 40, home="a"))
