@@ -80,7 +80,7 @@ class Flight:
         """All of the prompt but for its last slice, which is prefilled with the generation itself."""
         page = self.replica.info.page_size if self.replica.info else 1
         done = self.placement.cached
-        while (end := (done + self._slice_tokens()) // page * page) < len(self.request.prompt_ids) - 1:
+        while (end := (done + max(page, self._slice_tokens())) // page * page) < len(self.request.prompt_ids) - 1:
             cached = await self._prefill(end)
             self._sliced_cached = cached if self._sliced_cached is None else self._sliced_cached
             if self._berth is not None:

@@ -147,6 +147,12 @@ async def test_a_document_is_prefilled_in_slices_and_reports_what_was_cached_bef
         assert (await served(router, request(prompt))).cached_tokens == 29_984
 
 
+async def test_a_slice_is_a_page_at_least() -> None:
+    async with routed(1, chunked_prefill_size=4096, page_size=4096) as (router, _):
+        assert (await served(router, request(text(30_000, seed=1)))).cached_tokens == 0
+        assert (await served(router, request(text(30_000, seed=1)))).cached_tokens == 28_672
+
+
 async def test_chats_get_in_between_the_slices_of_a_document() -> None:
     async with routed(1, chunked_prefill_size=512, prefill_tokens_per_s=20_000, decode_tokens_per_s=500) as (router, _):
         order: list[str] = []
