@@ -24,6 +24,8 @@ _FIRST_CHECK_S = 0.5
 """The subscription may have begun later than the first replay ended."""
 _QUEUE = 100_000
 """Batches that may wait to be applied; SGLang's own limit."""
+_MOST_REPLAYS = 8
+"""One after another, before live batches are heard again."""
 
 Reply = Literal["more", "none", "unknown"]
 """What a replay brought: new batches, nothing new, or nothing because the last batch we know is not among them."""
@@ -142,9 +144,10 @@ class EventSubscriber:
         self._on_resync(self.replica)
 
     async def _join(self, context: zmq.asyncio.Context) -> None:
-        """Hear all that is still to be heard."""
-        while await self._catch_up(context) == "more":
-            pass
+        """Hear all that is still to be heard. A busy engine always has more: then the rest is a gap like any other."""
+        for _ in range(_MOST_REPLAYS):
+            if await self._catch_up(context) != "more":
+                return
 
     async def _fill(self, context: zmq.asyncio.Context, upto: int) -> bool:
         """Whether every batch up to this number is applied now."""
