@@ -6,7 +6,7 @@ import logging
 import math
 import time
 from collections.abc import AsyncGenerator, Callable
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from dataclasses import dataclass
 from typing import Literal
 
@@ -24,6 +24,9 @@ _FIRST_CHECK_S = 0.5
 """The subscription may have begun later than the first replay ended."""
 _QUEUE = 100_000
 """Batches that may wait to be applied; SGLang's own limit."""
+_MOST_REPLAYS = 8
+"""One after another, before live batches are heard again."""
+_BURST = 64
 
 Reply = Literal["more", "none", "unknown"]
 """What a replay brought: new batches, nothing new, or nothing because the last batch we know is not among them."""
@@ -103,11 +106,18 @@ class EventSubscriber:
                     await self._check(context)
                     patience_s = min(2 * patience_s, self._check_every_s)
                     continue
-                match await socket.recv_multipart():
-                    case [_, number, payload]:
-                        await self._hear(context, _Batch(int.from_bytes(number, "big"), payload))
+                await self._hear_waiting(context, socket)
         finally:
             context.destroy(linger=0)
+
+    async def _hear_waiting(self, context: zmq.asyncio.Context, socket: zmq.asyncio.Socket) -> None:
+        """All batches that have come, up to a limit, in one turn of the loop: one in several turns is too slow for it
+        when the loop is busy."""
+        with suppress(zmq.Again):
+            for _ in range(_BURST):
+                match await socket.recv_multipart(flags=zmq.NOBLOCK):
+                    case [_, number, payload]:
+                        await self._hear(context, _Batch(int.from_bytes(number, "big"), payload))
 
     async def _hear(self, context: zmq.asyncio.Context, batch: _Batch) -> None:
         if self._last is None and batch.number > 0:
@@ -142,9 +152,10 @@ class EventSubscriber:
         self._on_resync(self.replica)
 
     async def _join(self, context: zmq.asyncio.Context) -> None:
-        """Hear all that is still to be heard."""
-        while await self._catch_up(context) == "more":
-            pass
+        """Hear all that is still to be heard. A busy engine always has more: then the rest is a gap like any other."""
+        for _ in range(_MOST_REPLAYS):
+            if await self._catch_up(context) != "more":
+                return
 
     async def _fill(self, context: zmq.asyncio.Context, upto: int) -> bool:
         """Whether every batch up to this number is applied now."""

@@ -46,6 +46,8 @@ class Gauges:
     log: int
     in_flight: int
     waiting: int
+    lag_s: float
+    """How old the events were that the worst of the indexes heard last."""
 
     @classmethod
     def read(cls, at_s: float, routers: Sequence[Router]) -> Gauges:
@@ -69,6 +71,9 @@ class Gauges:
             log=sum(len(router.placer.log._records) for router in routers),
             in_flight=sum(router.in_flight() for router in routers),
             waiting=sum(load.requests for router in routers for load in router.placer.admission.waiting_by().values()),
+            lag_s=round(
+                max((counters.lag_s for router in routers for _, counters in router.cache.counters()), default=0), 2
+            ),
         )
 
     def bounds(self) -> Iterator[str]:

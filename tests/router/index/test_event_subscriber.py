@@ -269,3 +269,19 @@ async def test_garbage_is_survived_and_complained_of_once(caplog: pytest.LogCapt
     with suppress(asyncio.CancelledError):
         await task
     context.destroy(linger=0)
+
+
+async def test_a_busy_engine_is_heard_live_and_not_by_one_replay_after_another() -> None:
+    async with hearing(FakeEngineOptions(kv_events_config=events_config())) as heard:
+
+        async def work(number: int) -> None:
+            for at in range(200):
+                await heard.generate(range(10 + 1000 * number + at, 60 + 1000 * number + at), new=1)
+
+        working = [asyncio.create_task(work(number)) for number in range(4)]
+        await until(lambda: heard.engine.state.generated_tokens > 20)
+        async with heard.listening():
+            await asyncio.gather(*working)
+            replays = heard.subscriber.counters.replays
+            await heard.agrees(range(209, 259), range(3209, 3259))
+        assert replays < 20
