@@ -141,6 +141,11 @@ class Fleet:
             if replica in server.replicas:
                 server.look()
 
+    def look(self) -> None:
+        """Someone has nowhere to go: whatever a breaker says, see whether one is back."""
+        for server in self._servers.values():
+            server.look(at_once=True)
+
     @property
     def info(self) -> ServerInfo | None:
         """What the servers say of themselves; None until one has."""

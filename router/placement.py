@@ -9,9 +9,9 @@ from typing import Literal
 
 from router.standing import Standing
 
-PlacementReason = Literal["home", "prefix", "balance", "moved", "homeless", "retry"]
+PlacementReason = Literal["home", "prefix", "balance", "moved", "homeless", "retry", "copy"]
 """At the session's home; where most of the prompt is cached; where it is cheapest; away from a home that was much
-dearer; away from a home that takes nothing; after another replica failed."""
+dearer; away from a home that takes nothing; after another replica failed; a hot prefix, before anyone needs it there."""
 
 _HOME_FACTOR = 1.5
 _HOME_SLACK_S = 0.05

@@ -15,8 +15,9 @@ from router.errors import NoReplicaError
 from router.explain import PlacementLog, PlacementRecord
 from router.fleet import Fleet
 from router.flight import Flight
+from router.hot_prefixes import HotPrefixes
 from router.index.fingerprints import Fingerprints
-from router.placement import PlacementReason, Wanted, choose
+from router.placement import Placement, PlacementReason, Wanted, choose
 from router.registry.rollout import Rollout
 from router.replica import Replica
 from router.request import GenerateRequest
@@ -90,6 +91,7 @@ class Placer:
         self._warmth = warmth
         self._clock = clock
         self._siblings = Siblings(clock)
+        self._hot = HotPrefixes(self._copy)
         self._aloft: dict[Flight, _Aloft] = {}
         self._release_due = False
 
@@ -127,14 +129,14 @@ class Placer:
 
     async def _after_siblings(self, asked: _Asked) -> None:
         """Until no prefill that is under way would save much of this one."""
+        length = asked.prints.length
         for _ in range(_MOST_WAITS):
             sight = self._look(asked)
-            under_way = [one for one in sight.shared.values() if not one.prefill.done.is_set()]
-            best = max(under_way, key=lambda one: one.tokens, default=None)
-            if best is None or best.tokens - sight.most_held < WORTH_WAITING:
+            worth = [one for one in sight.shared.values() if one.is_worth_waiting(length, sight.most_held)]
+            if not worth:
                 asked.sight = sight
                 return
-            await best.prefill.done.wait()
+            await max(worth, key=lambda one: one.tokens).wait(length)
 
     def _lane(self, asked: _Asked, uncached: int) -> Lane:
         candidates = self._candidates(asked)
@@ -157,10 +159,30 @@ class Placer:
             raise self.none_available()
         replica = self._fleet.replicas[placement.name]
         after = sight.shared.get(replica.name)
-        flight = Flight(replica, placement, request, self._clock, self, after.prefill.done if after else None)
-        prefill = self._siblings.begin(asked.prints, replica.name) if placement.uncached >= WORTH_WAITING else None
-        self._aloft[flight] = _Aloft(asked.prints, prefill)
+        flight = self._take_off(request, asked.prints, replica, placement, after.prefill.done if after else None)
+        if placement.reason == "prefix":
+            self._hot.placed(flight, sight.expected, candidates)
         return flight
+
+    def _take_off(
+        self,
+        request: GenerateRequest,
+        prints: Fingerprints,
+        replica: Replica,
+        placement: Placement,
+        after: asyncio.Event | None,
+    ) -> Flight:
+        flight = Flight(replica, placement, request, self._clock, self, after)
+        prefill = self._siblings.begin(prints, replica.name) if placement.uncached >= WORTH_WAITING else None
+        self._aloft[flight] = _Aloft(prints, prefill)
+        return flight
+
+    def _copy(self, request: GenerateRequest, replica: Replica, cached: int) -> Flight:
+        self.placements["copy"] += 1
+        uncached = len(request.prompt_ids) - cached
+        document = replica.standing.takes_as_document(uncached)
+        placement = Placement(replica.name, "copy", cached, uncached, document)
+        return self._take_off(request, self._cache.prints(request), replica, placement, None)
 
     def _look(self, asked: _Asked) -> _Sight:
         """What is computed there now counts as held: its events may not have told yet."""
@@ -181,6 +203,7 @@ class Placer:
                 if version in versions:
                     return [one for one in available if one.version == version]
         if not available:
+            self._fleet.look()
             raise self.none_available()
         return available
 
@@ -218,6 +241,10 @@ class Placer:
             self._cache.held_at_end(flight)
             self._warmth.ended(flight)
         self.release_soon()
+
+    async def aclose(self) -> None:
+        """Nothing is copied any more."""
+        await self._hot.aclose()
 
     def release_soon(self) -> None:
         """Room may have come: see, once for all that happens in this turn of the loop."""

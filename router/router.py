@@ -64,6 +64,7 @@ class Router:
         return self
 
     async def __aexit__(self, *exc_info: object) -> None:
+        await self.placer.aclose()
         await self.fleet.__aexit__(*exc_info)
         await self.cache.aclose()
 

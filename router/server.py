@@ -23,6 +23,7 @@ from router.request import GenerateRequest, Sampling
 
 _PROBE_RID = "antiphon-probe-"
 _RID_LENGTH = 32
+_LEAST_PAUSE_S = 0.02
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +81,7 @@ class Server:
         )
         self.replicas = [self._replica(client)]
         self._wake = asyncio.Event()
+        self._at_once = False
         self._tasks: list[asyncio.Task[None]] = []
 
     def start(self) -> None:
@@ -108,8 +110,9 @@ class Server:
             replica.draining = draining
         self._pool.changed()
 
-    def look(self) -> None:
-        """See at once how it does."""
+    def look(self, *, at_once: bool = False) -> None:
+        """See how it does, as soon as its breaker allows; `at_once`: sooner, because someone has no other to go to."""
+        self._at_once = self._at_once or at_once
         self._wake.set()
 
     @property
@@ -120,19 +123,20 @@ class Server:
         while True:
             self._wake.clear()
             due = [replica for replica in self.replicas if self._is_due(replica)]
+            self._at_once = False
             with self._sleeper.kept() if self._sleeper else nullcontext(True) as awake:
                 if due and awake:
                     await self._inspect(due)
-            pauses = [self._pause_s(replica) for replica in self.replicas]
+            pause_s = max(_LEAST_PAUSE_S, min(self._pause_s(replica) for replica in self.replicas))
             # not wait_for: before Python 3.12 it may swallow the cancellation that ends us
             with suppress(TimeoutError):
-                async with asyncio.timeout(min(pauses)):
+                async with asyncio.timeout(pause_s):
                     await self._wake.wait()
 
     def _is_due(self, replica: Replica) -> bool:
         """Whether it is time to see it generate: it has not for a while, or its breaker lets it try again."""
         if replica.health != "ready":
-            return replica.breaker.pause_s == 0
+            return self._at_once or replica.breaker.pause_s == 0
         return replica.proven is None or self._clock() - replica.proven >= self._watch.probe_every_s
 
     def _pause_s(self, replica: Replica) -> float:
@@ -151,7 +155,9 @@ class Server:
         if (reason := self._pool.keeps_out(self, inspection)) is not None:
             self._fail(self.replicas, f"is kept out: {reason}", kept_out=True)
             return
-        await asyncio.gather(*(self._prove(replica) for replica in self.replicas if self._is_due(replica)))
+        await asyncio.gather(
+            *(self._prove(replica) for replica in self.replicas if replica in due or self._is_due(replica))
+        )
 
     def _learn(self, info: ServerInfo) -> None:
         self.info = info

@@ -22,6 +22,8 @@ class Prefill:
 
     replica: str
     keys: list[int]
+    waiting_tokens: int = 0
+    """What those that wait for it will have to compute of their own, all on one replica at once."""
     done: asyncio.Event = field(default_factory=asyncio.Event)
     until: float = 0.0
 
@@ -32,6 +34,26 @@ class Shared:
 
     tokens: int
     prefill: Prefill
+
+    def is_worth_waiting(self, prompt_tokens: int, held: int) -> bool:
+        """Whether waiting saves much of the prompt, of which `held` tokens are cached somewhere, and fewer wait already
+        than would make a queue as long as half of what is saved: beyond that, a second replica computes it too.
+        """
+        saved = self.tokens - held
+        if self.prefill.done.is_set() or saved < WORTH_WAITING:
+            return False
+        return (
+            self.prefill.waiting_tokens == 0 or self.prefill.waiting_tokens + prompt_tokens - self.tokens <= saved // 2
+        )
+
+    async def wait(self, prompt_tokens: int) -> None:
+        """Until it is computed, or will not be."""
+        own = prompt_tokens - self.tokens
+        self.prefill.waiting_tokens += own
+        try:
+            await self.prefill.done.wait()
+        finally:
+            self.prefill.waiting_tokens -= own
 
 
 class Siblings:

@@ -16,6 +16,7 @@ _REASONS = {
     "moved": "away from its home {home}, where it would have had to wait too long",
     "homeless": "its home {home} takes nothing now",
     "retry": "after another replica could not take it",
+    "copy": "a prefix that many sessions share, before it is needed there",
 }
 
 

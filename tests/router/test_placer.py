@@ -135,6 +135,23 @@ async def test_a_shared_prompt_does_not_drag_all_load_to_one_replica() -> None:
         assert min(counts) >= 10
 
 
+async def test_a_prefix_that_many_sessions_begin_with_is_given_to_idle_replicas_before_they_need_it() -> None:
+    async with routed(3, prefill_tokens_per_s=20_000, decode_tokens_per_s=50) as (router, engines):
+        shared = text(6000, seed=1)
+        await served(router, request(shared))
+        asking = [asyncio.create_task(served(router, request(shared + text(50, seed), 100))) for seed in range(2, 12)]
+        async with asyncio.timeout(20):
+            while len(router.cache.held(router.cache.prints(request(shared)))) < 2:
+                await asyncio.sleep(0.01)
+        assert router.placer.placements["copy"] >= 1
+        later = await served(router, request(shared + text(50, seed=99)))
+        assert later.replica != asking[0].get_name()
+        assert later.cached_tokens == 6000
+        assert {delta.replica for delta in await asyncio.gather(*asking)} != {later.replica}
+        assert router.in_flight() == 0
+        assert prefilled(engines) < 3 * 6000 + 20 * 64
+
+
 async def test_a_document_is_prefilled_in_slices_and_reports_what_was_cached_before_it() -> None:
     async with routed(1, chunked_prefill_size=512, prefill_tokens_per_s=20_000) as (router, engines):
         prompt = text(30_000, seed=1)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from array import array
 
 from router.index.fingerprints import Fingerprints
@@ -50,3 +51,20 @@ def test_a_prefill_that_fails_lets_go_those_that_wait() -> None:
     siblings.end(prefill)
     assert prefill.done.is_set()
     assert siblings.shared(prints(1000)) == {}
+
+
+async def test_so_many_wait_for_a_prefill_as_would_queue_for_half_as_long_as_it_saves() -> None:
+    siblings = Siblings(Clock())
+    siblings.begin(prints(2560), "a")
+    shared = siblings.shared(prints(2560, 640, seed=1))["a"]
+    assert shared.is_worth_waiting(3200, held=0)
+    assert not shared.is_worth_waiting(3200, held=2400)
+    waiting = [asyncio.create_task(shared.wait(3200)) for _ in range(2)]
+    await asyncio.sleep(0)
+    assert not shared.is_worth_waiting(3200, held=0)
+    waiting[0].cancel()
+    await asyncio.gather(waiting[0], return_exceptions=True)
+    assert shared.is_worth_waiting(3200, held=0)
+    siblings.land(shared.prefill)
+    await waiting[1]
+    assert not shared.is_worth_waiting(3200, held=0)
