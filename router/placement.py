@@ -11,7 +11,7 @@ from router.standing import Standing
 
 PlacementReason = Literal["home", "prefix", "balance", "moved", "homeless", "retry", "copy"]
 """At the session's home; where most of the prompt is cached; where it is cheapest; away from a home that was much
-dearer; away from a home that takes nothing; after another replica failed; a hot prefix, before anyone needs it there."""
+dearer; away from a home that takes nothing; after another replica failed; a hot prefix, before it is needed there."""
 
 _HOME_FACTOR = 1.5
 _HOME_SLACK_S = 0.05

@@ -200,13 +200,12 @@ async def test_idle_means_that_there_is_nothing_to_do() -> None:
 
 async def test_a_replica_that_flaps_is_left_alone_for_longer_and_longer() -> None:
     watch = Watch(probe_every_s=10.0, retry_every_s=0.1, longest_retry_s=5.0, probe_timeout_s=5.0)
-    async with routed(1, watch) as (router, (a,)):
+    async with routed(2, watch) as (router, (a, _)):
         clock = asyncio.get_running_loop().time
         pauses: list[float] = []
         for _ in range(4):
             a.fail(fail_next=1)
-            with pytest.raises(NoReplicaError):
-                await deltas_of(router, request())
+            await deltas_of(router, request(home="a"))
             failed = clock()
             assert router.replicas["a"].breaker.state != "closed"
             await ready(router, "a")
@@ -215,3 +214,14 @@ async def test_a_replica_that_flaps_is_left_alone_for_longer_and_longer() -> Non
     assert pauses[1] >= 0.1
     assert pauses[2] >= 0.2
     assert pauses[3] >= 0.4
+
+
+async def test_a_replica_that_flaps_is_tried_at_once_when_there_is_no_other() -> None:
+    watch = Watch(probe_every_s=10.0, retry_every_s=30.0, longest_retry_s=60.0, probe_timeout_s=5.0)
+    async with routed(1, watch) as (router, (a,)):
+        for _ in range(3):
+            a.fail(fail_next=1)
+            with pytest.raises(NoReplicaError):
+                await deltas_of(router, request())
+            await ready(router, "a")
+        assert len(ids_of(await deltas_of(router, request()))) == 8
