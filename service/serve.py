@@ -13,6 +13,9 @@ from service.settings import Settings
 
 _BACKLOG = 2048
 
+_KEEP_ALIVE_S = 75
+"""Longer than clients and proxies keep a connection for themselves: else one is closed just when it is used again."""
+
 
 def serve(settings: Settings) -> None:
     """Serve until a signal; then turns in flight may end. Raises PreflightError when the port cannot be had."""
@@ -27,6 +30,7 @@ def serve(settings: Settings) -> None:
         lifespan="on",
         log_level="warning",
         access_log=False,
+        timeout_keep_alive=_KEEP_ALIVE_S,
         timeout_graceful_shutdown=settings.drain_s,
     )
     with _listen(settings.host, settings.port) as listener:
