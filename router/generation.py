@@ -164,7 +164,9 @@ class Generation:
             hedged = other is not None
             return other
 
-        attempt = await first_to_answer(first, self._hedge, another, self._failed)
+        # a document's first token is slow to come because it is long
+        hedge = HedgePolicy("off") if flight.placement.document else self._hedge
+        attempt = await first_to_answer(first, hedge, another, self._failed)
         if hedged and self._hedge.mode == "hedge":
             self.counts.hedges["lost" if attempt is first else "won"] += 1
         return attempt

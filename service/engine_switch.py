@@ -18,7 +18,7 @@ from router.engine.server import EngineLaunch
 from router.errors import PreflightError, RouterError
 from router.model.compatibility import check_front
 from router.model.directory import ModelDirectory
-from service.commands.front_client import FrontClient, FrontError
+from service.front_client import FrontClient, FrontError
 from service.progress import Detail
 from service.supervisor import Part, Supervisor
 

@@ -17,9 +17,9 @@ from router.engine.server import EngineLaunch
 from router.errors import PreflightError
 from router.model.directory import ModelDirectory
 from router.model.use import in_use
-from service.commands.front_client import FrontClient, FrontError
 from service.control_socket import ReplaceRequest, Say
 from service.engine_switch import EngineSwitch, Patience, name_of
+from service.front_client import FrontClient, FrontError
 from service.parts import EnginePart, Parts
 from service.progress import Detail
 from service.replacement import replace

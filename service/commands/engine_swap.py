@@ -11,7 +11,7 @@ import aiohttp
 import typer
 
 from service.commands.fail import fail
-from service.commands.front_client import FrontClient, FrontError
+from service.front_client import FrontClient, FrontError
 
 Url = Annotated[str, typer.Option(help="The front.")]
 Key = Annotated[str | None, typer.Option(envvar="ANTIPHON_API_KEY", help="The front's key.")]

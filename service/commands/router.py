@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Annotated, Any
 from urllib.parse import quote
 
+import aiohttp
 import typer
 from pydantic import ValidationError
 from pydantic_settings import SettingsError
@@ -17,10 +18,10 @@ from rich.text import Text
 
 from router.errors import RegistryError, RouterError
 from router.registry.spec import DEFAULT_VERSION, parse
-from service.commands.admin_client import AdminClient
 from service.commands.explain import show_placements
 from service.commands.fail import fail
 from service.commands.given import given
+from service.front_client import FrontClient
 
 app = typer.Typer(no_args_is_help=True, help="Look at and change the fleet of a running front.")
 
@@ -148,9 +149,16 @@ def _ask(
     query: Mapping[str, str] | None = None,
 ) -> dict[str, Any]:
     try:
-        return asyncio.run(AdminClient(url, key).ask(method, path, body, query))
+        return asyncio.run(_asked(url, key, method, path, body, query))
     except (RouterError, ValidationError, SettingsError) as error:
         fail(error)
+
+
+async def _asked(
+    url: str | None, key: str | None, method: str, path: str, body: object, query: Mapping[str, str] | None
+) -> dict[str, Any]:
+    async with aiohttp.ClientSession() as http:
+        return await FrontClient.of(http, url, key).ask(method, path, body, query)
 
 
 def _path(name: str) -> str:

@@ -24,8 +24,8 @@ from router.engine.preflight import pick_port
 from router.engine.profile import EngineProfile
 from router.engine.server import EngineLaunch
 from router.errors import ModelError, PreflightError, RouterError
-from service.commands.front_client import FrontClient
 from service.engine_switch import EngineSwitch, Patience, name_of
+from service.front_client import FrontClient
 from service.parts import NotServingError
 from service.progress import Detail, Steps
 from service.replacement import replace
