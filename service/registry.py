@@ -16,7 +16,7 @@ from router.hedge import HedgePolicy
 from router.registry.control import RegistryControl
 from router.registry.inspection import Inspection, inspect
 from router.registry.merged import MergedSource
-from router.registry.place import sources_of
+from router.registry.sources import sources_of
 from router.registry.spec import ReplicaSpec
 from router.registry.store import ReplicaStore
 from router.router import Router

@@ -13,7 +13,7 @@ from pydantic_settings import BaseSettings, SettingsConfigDict
 from programs.ledger import HistoryMode
 from router.errors import RegistryError
 from router.hedge import HedgeMode
-from router.registry.place import sources_of, written_out
+from router.registry.sources import sources_of, written_out
 from router.registry.spec import ReplicaSpec
 
 _PREFIX = "ANTIPHON_"

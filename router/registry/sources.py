@@ -10,7 +10,7 @@ from router.errors import RegistryError
 from router.registry.file import FileSource
 from router.registry.fixed import FixedSource
 from router.registry.source import ReplicaSource
-from router.registry.spec import DEFAULT_VERSION, check_version, parse
+from router.registry.spec import DEFAULT_VERSION, ReplicaSpec, check_version, parse
 
 _EXAMPLES = (
     "file:///etc/replicas.yaml, dns://engines:30000, dns://_sglang._tcp.engines or kubernetes://namespace/service"
@@ -23,9 +23,14 @@ def sources_of(texts: Iterable[str]) -> list[ReplicaSource]:
     Raises RegistryError, which says what is wrong.
     """
     given = list(texts)
-    fixed = [parse(text) for text in given if not _is_source(text)]
+    fixed = written_out(given)
     sources: list[ReplicaSource] = [FixedSource(fixed)] if fixed else []
     return [*sources, *(_source(text) for text in given if _is_source(text))]
+
+
+def written_out(texts: Iterable[str]) -> tuple[ReplicaSpec, ...]:
+    """The replicas among them that no source has to be asked for. Raises RegistryError."""
+    return tuple(parse(text) for text in texts if not _is_source(text))
 
 
 def _is_source(text: str) -> bool:
