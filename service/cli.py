@@ -68,9 +68,12 @@ def up(
 
 @app.command()
 def serve(
-    engine: Annotated[list[str], typer.Option(help="Base URL of an SGLang server; repeat it for several.")],
     model: Annotated[Path, typer.Option(help="Directory with the model's tokenizer and chat template.")],
     store: Annotated[str, typer.Option(help="URL of Redis or Valkey: redis://…, rediss://… or unix://….")],
+    engine: Annotated[
+        list[str] | None,
+        typer.Option(help="An SGLang server, URL or NAME=URL, or file://, dns://, kubernetes://…; repeat it for more."),
+    ] = None,
     port: Annotated[int | None, typer.Option(help="Port to listen on.")] = None,
     host: Annotated[str | None, typer.Option(help="Address to listen on; others than loopback need a key.")] = None,
     name: Annotated[str | None, typer.Option(help="What clients call the model.")] = None,
@@ -80,7 +83,7 @@ def serve(
     """Serve the front alone, over engines and a session store that run elsewhere."""
     chosen = given(host=host, port=port, model_name=name, history=history, hygiene=hygiene)
     try:
-        run_front(Settings(engines=tuple(engine), model_dir=model, store_url=store, **chosen))
+        run_front(Settings(engines=tuple(engine or ()), model_dir=model, store_url=store, **chosen))
     except EXPECTED as error:
         fail(error)
 
