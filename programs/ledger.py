@@ -205,7 +205,9 @@ class _Path:
     def cut(self, messages: int, length: int) -> None:
         while self.spellings and next(reversed(self.spellings)) >= messages:
             self.spellings.popitem()
-        while self.prompts and self.prompts[-1][1] > length:
+        # one that ends right there may have inherited more ids than an earlier, deeper cut has left: it would stand for
+        # all its text with too few of them
+        while self.prompts and self.prompts[-1][1] >= length:
             self.prompts.pop()
         del self.turns[len(self.spellings) :], self.messages[messages:], self.ids[length:]
 

@@ -233,3 +233,17 @@ async def test_any_tree_of_turns_reads_back_as_plain_lists(store: str, seed: int
 
 def _plain(history: History | None) -> tuple[list[int], list[Message]] | None:
     return None if history is None else (history.ids.tolist(), list(history.messages))
+
+
+async def test_a_prompt_that_was_all_inherited_is_not_taken_for_what_a_deeper_fork_left_of_it(
+    sessions: SessionStore, store: str
+) -> None:
+    first = await sessions.append(NewTurn(new_history(), turn([1, 2, 3, 4, 5], [6])))
+    again = await sessions.append(NewTurn(first.forked(5), turn([], [7])))
+    assert again.ids == array("I", [1, 2, 3, 4, 5, 7])
+    deeper = NewTurn(again.forked(1), turn([9], [8]))
+    appended = await sessions.append(deeper)
+    reread_history = await reread(store, deeper.place)
+    assert reread_history is not None
+    assert reread_history.ids == appended.ids == array("I", [1, 9, 8])
+    assert [length for _, length in reread_history.prompts] == [2]
