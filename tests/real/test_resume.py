@@ -70,7 +70,7 @@ async def settled(router: Router) -> None:
             await asyncio.sleep(0.05)
 
 
-@pytest.mark.parametrize(("kills", "penalty"), [(5, 0.0), (1, 0.5)])
+@pytest.mark.parametrize(("kills", "penalty"), [(2, 0.0), (1, 0.5)])
 async def test_a_stream_outlives_the_engine_that_makes_it(
     pair: dict[str, BackgroundEngine], kills: int, penalty: float
 ) -> None:
