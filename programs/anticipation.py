@@ -8,7 +8,6 @@ never in the way of a turn that someone waits for.
 from __future__ import annotations
 
 import asyncio
-import secrets
 import time
 from array import array
 from collections import OrderedDict
@@ -20,7 +19,7 @@ from hashlib import blake2b
 from programs.ledger import Turn
 from programs.message import DIGEST_BYTES
 from router.errors import RouterError
-from router.request import GenerateRequest, Sampling, Urgency
+from router.request import prefill_of
 from router.router import Router
 
 _REMEMBERED = 4096
@@ -92,15 +91,7 @@ class Anticipator:
         return True
 
     async def _run(self, prefill: _Prefill, prefix: array[int], turn: Turn) -> None:
-        request = GenerateRequest(
-            rid=secrets.token_hex(16),
-            prompt_ids=prefix,
-            sampling=Sampling(max_new_tokens=0),
-            home=turn.replica,
-            cache_salt=turn.cache_salt,
-            version=turn.version,
-            urgency=Urgency("antiphon", "anticipation"),
-        )
+        request = prefill_of(prefix, turn.cache_salt, home=turn.replica, version=turn.version)
         try:
             async with aclosing(self._router.generate(request)) as deltas:
                 async for delta in deltas:

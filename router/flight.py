@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import secrets
 from array import array
 from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
@@ -12,7 +11,7 @@ from typing import Protocol
 
 from router.placement import Placement
 from router.replica import Replica
-from router.request import Delta, GenerateRequest, Sampling
+from router.request import Delta, GenerateRequest
 from router.standing import Berth
 
 _MOST_SLICES = 64
@@ -81,7 +80,7 @@ class Flight:
         page = self.replica.info.page_size if self.replica.info else 1
         done = self.placement.cached
         while (end := (done + max(page, self._slice_tokens())) // page * page) < len(self.request.prompt_ids) - 1:
-            cached = await self._prefill(end)
+            cached = await self.replica.client.prefill(self.request.prompt_ids[:end], self.request.cache_salt)
             self._sliced_cached = cached if self._sliced_cached is None else self._sliced_cached
             if self._berth is not None:
                 self._berth.computed(end - done)
@@ -92,21 +91,6 @@ class Flight:
         standing = self.replica.standing
         short = standing.pace.slice_tokens
         return max(short if standing.in_flight > 1 else short * _ALONE, self.placement.uncached // _MOST_SLICES)
-
-    async def _prefill(self, length: int) -> int:
-        """Have the prompt's first `length` tokens computed: how many of them were cached."""
-        request = replace(
-            self.request,
-            rid=secrets.token_hex(len(self.request.rid) // 2),
-            prompt_ids=self.request.prompt_ids[:length],
-            sampling=Sampling(max_new_tokens=0),
-            top_logprobs=None,
-        )
-        cached = 0
-        async with aclosing(self.replica.client.generate(request)) as deltas:
-            async for delta in deltas:
-                cached = delta.cached_tokens
-        return cached
 
     def _note(self, delta: Delta, started: float) -> None:
         if delta.finish is not None and not self.output_ids:

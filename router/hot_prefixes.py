@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import secrets
 from collections.abc import Callable, Mapping, Sequence
 
 from router.errors import EngineError
 from router.flight import Flight
 from router.replica import Replica
-from router.request import GenerateRequest, Sampling, Urgency
+from router.request import GenerateRequest, prefill_of
 
 _BUSY = 8
 """With so many in flight, a replica has enough of the sessions that begin alike."""
@@ -35,13 +34,7 @@ class HotPrefixes:
             return
         idle = [one for one in candidates if not one.in_flight and expected.get(one.name, 0) < cached // 2]
         if idle:
-            request = GenerateRequest(
-                rid=secrets.token_hex(16),
-                prompt_ids=flight.request.prompt_ids[:cached],
-                sampling=Sampling(max_new_tokens=0),
-                cache_salt=flight.request.cache_salt,
-                urgency=Urgency("antiphon", "anticipation"),
-            )
+            request = prefill_of(flight.request.prompt_ids[:cached], flight.request.cache_salt)
             copy = self._fly(request, idle[0], expected.get(idle[0].name, 0))
             self._copying = asyncio.create_task(_compute(copy))
 

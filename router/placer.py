@@ -153,7 +153,8 @@ class Placer:
         sight = asked.sight
         if sight is None or self._clock() - sight.at > _FRESH_S:
             sight = self._look(asked)
-        wanted = Wanted(len(request.prompt_ids), sight.expected, request.home, asked.tried, self._cache.room)
+        expected = sight.expected
+        wanted = Wanted(len(request.prompt_ids), expected, request.home, asked.tried, self._cache.room)
         placement = choose([one.standing for one in candidates], wanted)
         if placement is None:
             raise self.none_available()
@@ -161,7 +162,7 @@ class Placer:
         after = sight.shared.get(replica.name)
         flight = self._take_off(request, asked.prints, replica, placement, after.prefill.done if after else None)
         if placement.reason == "prefix":
-            self._hot.placed(flight, sight.expected, candidates)
+            self._hot.placed(flight, expected, candidates)
         return flight
 
     def _take_off(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 from array import array
 from dataclasses import dataclass, field
 from typing import Literal
@@ -57,6 +58,21 @@ class GenerateRequest:
     """None: no logprobs. Zero and more: the chosen token's, and that many alternatives."""
     shown: bool = True
     """Whether someone sees its tokens as they come. What no one has seen may be begun again."""
+
+
+def prefill_of(
+    prompt_ids: array[int], cache_salt: str | None = None, *, home: str | None = None, version: str | None = None
+) -> GenerateRequest:
+    """A request that has its prompt computed and cached, and nothing generated. No one waits for it."""
+    return GenerateRequest(
+        rid=secrets.token_hex(16),
+        prompt_ids=prompt_ids,
+        sampling=Sampling(max_new_tokens=0),
+        home=home,
+        cache_salt=cache_salt,
+        version=version,
+        urgency=Urgency("antiphon", "anticipation"),
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-import secrets
 from array import array
 from collections import OrderedDict
 from collections.abc import Collection, Iterator
-from contextlib import aclosing, suppress
+from contextlib import suppress
 from dataclasses import dataclass
 
 from router.errors import EngineError
 from router.flight import Flight
 from router.replica import Replica
-from router.request import GenerateRequest, Sampling
 
 _CAPACITY_SHARE = 0.5
 """How much of a replica's cache is filled ahead."""
@@ -60,32 +58,17 @@ class Warmth:
                 return
             yield prefix
 
-    async def warm(self, replica: Replica, homes: Collection[str]) -> int:
-        """Have the replica compute the hottest of what it would be asked for, one after another: how many it did.
+    async def warm(self, replica: Replica, homes: Collection[str]) -> None:
+        """Have the replica compute the hottest of what it would be asked for, one after another.
 
         Ends early when it fails or when time is up.
         """
-        warmed = 0
         capacity = replica.info.max_total_tokens if replica.info else 0
         with suppress(EngineError, TimeoutError):
             async with asyncio.timeout(self._limit_s):
                 for prefix in self.hottest(replica.name, homes, int(capacity * _CAPACITY_SHARE)):
-                    await _prefill(replica, prefix)
-                    warmed += 1
-        return warmed
+                    await replica.client.prefill(prefix.ids, prefix.cache_salt)
 
     def _forget(self, prefix: Prefix | None) -> None:
         if prefix is not None:
             self._tokens -= len(prefix.ids)
-
-
-async def _prefill(replica: Replica, prefix: Prefix) -> None:
-    request = GenerateRequest(
-        rid=secrets.token_hex(16),
-        prompt_ids=prefix.ids,
-        sampling=Sampling(max_new_tokens=0),
-        cache_salt=prefix.cache_salt,
-    )
-    async with aclosing(replica.client.generate(request)) as deltas:
-        async for _ in deltas:
-            pass

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from array import array
 from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
@@ -14,7 +15,17 @@ import orjson
 
 from router.engine.control import EngineControl
 from router.errors import EngineBrokeError, EngineBusyError, EngineRefusedError, EngineUnavailableError
-from router.request import Delta, Finish, FinishType, GenerateRequest, ParsedCall, ParsedText, Sampling, TokenLogprob
+from router.request import (
+    Delta,
+    Finish,
+    FinishType,
+    GenerateRequest,
+    ParsedCall,
+    ParsedText,
+    Sampling,
+    TokenLogprob,
+    prefill_of,
+)
 
 _CONNECT_TIMEOUT_S = 5.0
 _CONTROL_TIMEOUT_S = 10.0
@@ -168,6 +179,14 @@ class EngineClient:
         finally:
             if not finished:
                 self._abort_soon(request.rid)
+
+    async def prefill(self, prompt_ids: array[int], cache_salt: str | None) -> int:
+        """Have the prompt computed and cached: how many of its tokens were cached before. Raises as `generate` does."""
+        cached = 0
+        async with aclosing(self.generate(prefill_of(prompt_ids, cache_salt))) as deltas:
+            async for delta in deltas:
+                cached = delta.cached_tokens
+        return cached
 
     async def _stream(self, request: GenerateRequest) -> AsyncGenerator[Delta]:
         reader = _ChunkReader(self.name)
