@@ -232,7 +232,9 @@ async def test_an_engine_that_is_not_there_yet_is_waited_for() -> None:
 
 
 async def test_events_that_come_late_are_applied_when_they_come_and_their_lag_is_told() -> None:
-    async with hearing(FakeEngineOptions(kv_events_config=events_config())) as heard, heard.listening():
+    """Without a replay, which would bring them sooner."""
+    async with hearing(FakeEngineOptions(kv_events_config=events_config(replay=False))) as heard, heard.listening():
+        await until(lambda: heard.engine.engine.flush() and heard.subscriber.counters.batches > 0)
         await heard.generate(A)
         await until(lambda: heard.held(A) == 96)
         heard.engine.fail(lag_events_s=0.3)
