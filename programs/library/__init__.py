@@ -1,0 +1,1 @@
+"""Programs that come along: what a document is asked most often."""
