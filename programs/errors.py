@@ -7,6 +7,13 @@ ProgramsError
 ├── ContextLengthError      the prompt and what it asks for do not fit the model's context
 ├── UnknownResponseError    no stored response has this id (never, deleted or expired)
 ├── UnknownConversationError    likewise for a conversation
+├── UnknownDocumentError    likewise for a document
+├── DocumentError           a file cannot become a document
+│   ├── DocumentTypeError       it is of no type that we read, or not of the one it is said to be
+│   ├── DocumentTooLargeError   it, or its text, or what it unpacks to, is larger than is allowed
+│   └── DocumentUnreadableError it is broken, or takes too long or too much memory to read
+│       ├── DocumentEncryptedError  it needs a password
+│       └── DocumentEmptyError      there is no text in it
 ├── TurnConflictError       another turn holds or has moved the head this one wanted to extend
 └── StoreUnavailableError   the session store cannot be reached
 """
@@ -40,6 +47,34 @@ class UnknownResponseError(ProgramsError):
 
 class UnknownConversationError(ProgramsError):
     """No stored conversation has this id."""
+
+
+class UnknownDocumentError(ProgramsError):
+    """No stored document has this id."""
+
+
+class DocumentError(ProgramsError):
+    """A file cannot become a document."""
+
+
+class DocumentTypeError(DocumentError):
+    """A file is of no type that is read here, or not of the one that it is said to be."""
+
+
+class DocumentTooLargeError(DocumentError):
+    """A file, its text or what it unpacks to is larger than is allowed."""
+
+
+class DocumentUnreadableError(DocumentError):
+    """A file is broken, or takes too long or too much memory to read."""
+
+
+class DocumentEncryptedError(DocumentUnreadableError):
+    """A file cannot be read without its password."""
+
+
+class DocumentEmptyError(DocumentUnreadableError):
+    """There is no text in a file."""
 
 
 class TurnConflictError(ProgramsError):
