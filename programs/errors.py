@@ -14,6 +14,8 @@ ProgramsError
 │   └── DocumentUnreadableError it is broken, or takes too long or too much memory to read
 │       ├── DocumentEncryptedError  it needs a password
 │       └── DocumentEmptyError      there is no text in it
+├── UnknownJobError         no job has this id (never, or its time has passed)
+├── LeaseLostError          another worker runs the job now, or it has ended: nothing more of it can be stored
 ├── TurnConflictError       another turn holds or has moved the head this one wanted to extend
 └── StoreUnavailableError   the session store cannot be reached
 """
@@ -75,6 +77,14 @@ class DocumentEncryptedError(DocumentUnreadableError):
 
 class DocumentEmptyError(DocumentUnreadableError):
     """There is no text in a file."""
+
+
+class UnknownJobError(ProgramsError):
+    """No job has this id."""
+
+
+class LeaseLostError(ProgramsError):
+    """A job is no longer this worker's: nothing more of it can be stored."""
 
 
 class TurnConflictError(ProgramsError):

@@ -136,7 +136,7 @@ class SessionStore:
         self._histories: OrderedDict[tuple[str, str], History] = OrderedDict()
 
     async def ping(self) -> None:
-        async with _translated():
+        async with translated():
             await self._redis.ping()
 
     async def aclose(self) -> None:
@@ -146,7 +146,7 @@ class SessionStore:
         """The longest stored history among `digests` (shortest first): its index and place."""
         if not digests:
             return None
-        async with _translated():
+        async with translated():
             keys = [_key(tag, "chain", digest.hex()) for digest in digests]
             found = await cast("Awaitable[list[bytes | None]]", self._redis.mget(keys))
         for index in range(len(digests) - 1, -1, -1):
@@ -170,14 +170,14 @@ class SessionStore:
         return history
 
     async def _read_rest(self, tag: str, place: Place, cached: History) -> History | None:
-        async with _translated():
+        async with translated():
             rest = await self._range(tag, place.branch, cached.own, place.own)
         if len(rest) != place.own - cached.own:
             return None
         return cached.extended(rest)
 
     async def _read_all(self, tag: str, place: Place) -> History | None:
-        async with _translated():
+        async with translated():
             packed = await cast(
                 "Awaitable[bytes | None]", self._redis.hget(_key(tag, "branch", place.branch), "branch")
             )
@@ -226,7 +226,7 @@ class SessionStore:
         deadline = time.monotonic() + _APPEND_PATIENCE_S
         while True:
             try:
-                async with _translated():
+                async with translated():
                     return await self._run_append(new)
             except StoreUnavailableError:
                 if time.monotonic() >= deadline:
@@ -273,29 +273,29 @@ class SessionStore:
 
     async def answer(self, digest: bytes) -> StoredAnswer | None:
         """Where the answer with this digest was given last."""
-        async with _translated():
+        async with translated():
             packed = await cast("Awaitable[bytes | None]", self._redis.get(_key(digest.hex(), "answer")))
         return None if packed is None else msgspec.msgpack.decode(packed, type=StoredAnswer)
 
     async def response(self, tag: str, response_id: str) -> StoredResponse | None:
-        async with _translated():
+        async with translated():
             packed = await cast("Awaitable[bytes | None]", self._redis.get(_key(tag, "response", response_id)))
         return None if packed is None else msgspec.msgpack.decode(packed, type=StoredResponse)
 
     async def delete_response(self, tag: str, response_id: str) -> bool:
         """Forget a response; False when there was none. Turns that build on it keep their history."""
-        async with _translated():
+        async with translated():
             return bool(await self._redis.delete(_key(tag, "response", response_id)))
 
     async def create_conversation(self, tag: str, conversation_id: str, body: bytes) -> None:
         key = _key(tag, "conversation", conversation_id)
-        async with _translated(), self._redis.pipeline(transaction=True) as pipeline:
+        async with translated(), self._redis.pipeline(transaction=True) as pipeline:
             pipeline.hset(key, mapping={"place": "", "object": body})
             pipeline.expire(key, self._ttl_s)
             await pipeline.execute()
 
     async def conversation(self, tag: str, conversation_id: str) -> StoredConversation | None:
-        async with _translated():
+        async with translated():
             place, body = await cast(
                 "Awaitable[list[bytes | None]]",
                 self._redis.hmget(_key(tag, "conversation", conversation_id), ["place", "object"]),
@@ -304,7 +304,7 @@ class SessionStore:
 
     async def delete_conversation(self, tag: str, conversation_id: str) -> bool:
         """Forget a conversation; False when there was none. Responses made in it stay."""
-        async with _translated():
+        async with translated():
             return bool(await self._redis.delete(_key(tag, "conversation", conversation_id)))
 
     @asynccontextmanager
@@ -315,7 +315,7 @@ class SessionStore:
         comparison stays the judge. A claim whose holder dies runs out by itself.
         """
         key = _key(tag, "claim", conversation_id)
-        async with _translated():
+        async with translated():
             if not await self._redis.set(key, owner, nx=True, px=_CLAIM_MS):
                 raise TurnConflictError("another turn of this conversation is in progress; wait for it to end")
         renewal = asyncio.create_task(self._renew(key))
@@ -349,7 +349,8 @@ def _turn(packed: bytes) -> Turn:
 
 
 @asynccontextmanager
-async def _translated() -> AsyncIterator[None]:
+async def translated() -> AsyncIterator[None]:
+    """Whatever Redis raises becomes a StoreUnavailableError."""
     try:
         yield
     except ResponseError as error:

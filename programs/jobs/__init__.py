@@ -1,0 +1,1 @@
+"""Runs of programs that outlive whoever asked for them, and whoever runs them."""
