@@ -16,6 +16,10 @@ ProgramsError
 │       └── DocumentEmptyError      there is no text in it
 ├── UnknownJobError         no job has this id (never, or its time has passed)
 ├── LeaseLostError          another worker runs the job now, or it has ended: nothing more of it can be stored
+├── UnknownProgramError     no program has this name
+├── ProgramLoadError        a program's module cannot be loaded, or what it names is none
+├── ProgramParametersError  a program's parameters are not what its signature says
+├── ProgramOutputError      a program returned what JSON cannot hold
 ├── TurnConflictError       another turn holds or has moved the head this one wanted to extend
 └── StoreUnavailableError   the session store cannot be reached
 """
@@ -85,6 +89,22 @@ class UnknownJobError(ProgramsError):
 
 class LeaseLostError(ProgramsError):
     """A job is no longer this worker's: nothing more of it can be stored."""
+
+
+class UnknownProgramError(ProgramsError):
+    """No program has this name."""
+
+
+class ProgramLoadError(ProgramsError):
+    """A program's module cannot be loaded, or what it names is no program."""
+
+
+class ProgramParametersError(ProgramsError):
+    """A program's parameters are not what its signature says, or its own check refuses them."""
+
+
+class ProgramOutputError(ProgramsError):
+    """A program returned what JSON cannot hold."""
 
 
 class TurnConflictError(ProgramsError):

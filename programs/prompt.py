@@ -164,6 +164,25 @@ class PromptBuilder:
             length -= 1
         return first[:length]
 
+    def frame(
+        self, messages: Sequence[Message], *, now: datetime, arguments: Mapping[str, Any] | None = None
+    ) -> tuple[array[int], array[int]]:
+        """The ids before and after what the last message says, whatever that is.
+
+        Raises TemplateError as the template does, and when it does not show that message once.
+        """
+        last = len(messages) - 1
+        shown = self._shown_arguments(arguments, ())
+        text = self._render(messages, {last: Spelling(array("I"))}, now, shown)
+        places = [marked.outer for marked in find_marked(text) if marked.message == last]
+        if len(places) != 1:
+            raise TemplateError(f"the model's chat template shows a message {len(places)} times, not once")
+        (start, end), before = places[0], _Writer()
+        self._encode(text[:start], before)
+        after = _Writer(before.ids[:])
+        self._encode(text[end:], after)
+        return before.ids, after.ids[len(before.ids) :]
+
     def rewrites(self) -> bool:
         """Whether the template writes an answer, or what asked for it, otherwise once another message follows.
 

@@ -8,12 +8,13 @@ from array import array
 from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any
 
 import aiohttp
 import orjson
 
 from router.engine.control import EngineControl
+from router.engine.scoring import Score, read_scores, score_body
 from router.errors import EngineBrokeError, EngineBusyError, EngineRefusedError, EngineUnavailableError
 from router.request import (
     Delta,
@@ -151,8 +152,10 @@ class EngineClient:
         except (KeyError, TypeError, ValueError) as error:
             raise EngineUnavailableError(f"{self.name} does not tokenize as SGLang does: {error!r}") from error
 
-    async def _json(self, method: str, path: str, body: bytes | None = None) -> dict[str, Any]:
-        timeout = aiohttp.ClientTimeout(total=_CONTROL_TIMEOUT_S, sock_connect=_CONNECT_TIMEOUT_S)
+    async def _json(
+        self, method: str, path: str, body: bytes | None = None, timeout_s: float | None = _CONTROL_TIMEOUT_S
+    ) -> Any:
+        timeout = aiohttp.ClientTimeout(total=timeout_s, sock_connect=_CONNECT_TIMEOUT_S)
         try:
             async with self._session.request(
                 method, self.url + path, data=body, headers=_JSON_HEADERS, timeout=timeout
@@ -160,7 +163,7 @@ class EngineClient:
                 answer = await response.read()
                 if response.status != 200:
                     raise _refusal(self.name, response.status, answer)
-                return cast("dict[str, Any]", orjson.loads(answer))
+                return orjson.loads(answer)
         except (aiohttp.ClientError, TimeoutError, OSError, orjson.JSONDecodeError) as error:
             raise EngineUnavailableError(f"cannot reach {self.name} at {self.url}: {_said(error)}") from error
 
@@ -187,6 +190,21 @@ class EngineClient:
             async for delta in deltas:
                 cached = delta.cached_tokens
         return cached
+
+    async def score(
+        self, prompt_ids: array[int], continuations: Sequence[array[int]], cache_salt: str | None
+    ) -> tuple[Score, ...]:
+        """How likely the model finds each continuation of a prompt, token by token; none of them may be empty.
+
+        The prompt's tokens that are cached are reused, but those of its last page. Raises EngineUnavailableError and
+        EngineRefusedError.
+        """
+        body = orjson.dumps(score_body(prompt_ids, continuations, cache_salt, self.dp_rank))
+        answers = await self._json("POST", "/generate", body, timeout_s=None)
+        try:
+            return read_scores(answers, continuations)
+        except (LookupError, TypeError, ValueError) as error:
+            raise EngineUnavailableError(f"{self.name} does not score as SGLang does: {error!r}") from error
 
     async def _stream(self, request: GenerateRequest) -> AsyncGenerator[Delta]:
         reader = _ChunkReader(self.name)

@@ -1,0 +1,1 @@
+"""What programs are made of: prompts around documents, steps that are not repeated, and the context a program sees."""
