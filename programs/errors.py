@@ -20,6 +20,7 @@ ProgramsError
 ├── ProgramLoadError        a program's module cannot be loaded, or what it names is none
 ├── ProgramParametersError  a program's parameters are not what its signature says
 ├── ProgramOutputError      a program returned what JSON cannot hold
+├── UnknownFileError        likewise for a file
 ├── TurnConflictError       another turn holds or has moved the head this one wanted to extend
 └── StoreUnavailableError   the session store cannot be reached
 """
@@ -105,6 +106,10 @@ class ProgramParametersError(ProgramsError):
 
 class ProgramOutputError(ProgramsError):
     """A program returned what JSON cannot hold."""
+
+
+class UnknownFileError(ProgramsError):
+    """No stored file has this id."""
 
 
 class TurnConflictError(ProgramsError):

@@ -13,13 +13,14 @@ from starlette.exceptions import HTTPException
 from starlette.responses import JSONResponse, Response
 
 from programs.anticipation import AnticipationBudget, Anticipator
+from programs.files import FileStore
 from programs.hygiene import HygieneRule
 from programs.model import ChatModel
 from programs.probe import probe
 from programs.session import Sessions
 from programs.store import SessionStore, connect
 from programs.verdict import TemplateProbe
-from service import admin, chat, compaction, conversations, engine_admin, health, models, placements, responses
+from service import admin, chat, compaction, conversations, engine_admin, files, health, models, placements, responses
 from service.auth import require_key
 from service.body import refused
 from service.errors import EXPECTED_ERRORS, ErrorBody, error_body
@@ -50,7 +51,7 @@ def create_app(settings: Settings) -> FastAPI:
 
     described = "/openapi.json" if settings.api_key is None else None  # FastAPI's own routes ask for no key
     app = FastAPI(title="Antiphon", lifespan=lifespan, dependencies=[Depends(require_key)], openapi_url=described)
-    for module in (chat, responses, compaction, conversations, models, admin, engine_admin, placements, health):
+    for module in (chat, responses, compaction, conversations, models, files, admin, engine_admin, placements, health):
         app.include_router(module.router)
     for expected in EXPECTED_ERRORS:
         app.add_exception_handler(expected, _expected)
@@ -75,7 +76,10 @@ async def _services(
             anticipator = Anticipator(router, AnticipationBudget(settings.anticipated_tokens_per_minute))
             sessions = Sessions(model, store, router, anticipator, rules=rules, default_history=settings.history)
             try:
-                yield Services(settings, store, router, sessions, Metrics(anticipator.count, router), control, probed)
+                metrics = Metrics(anticipator.count, router)
+                yield Services(
+                    settings, store, router, sessions, metrics, control, probed, FileStore(redis, settings.file_ttl_s)
+                )
             finally:
                 await anticipator.aclose()
     finally:

@@ -12,6 +12,7 @@ from programs.errors import (
     TemplateRefusedError,
     TurnConflictError,
     UnknownConversationError,
+    UnknownFileError,
     UnknownResponseError,
 )
 from router.errors import (
@@ -66,6 +67,7 @@ _TABLE: tuple[tuple[type[Exception], int, str, str | None, str | None], ...] = (
     (TemplateRefusedError, 400, _INVALID, "template_refused", "messages"),
     (UnknownResponseError, 400, _INVALID, "previous_response_not_found", "previous_response_id"),
     (UnknownConversationError, 404, _INVALID, "conversation_not_found", "conversation"),
+    (UnknownFileError, 404, _INVALID, "file_not_found", "file_id"),
     (TurnConflictError, 409, "conflict_error", "turn_conflict", "conversation"),
     (EngineRefusedError, 400, _INVALID, "engine_refused", None),
     (QueueFullError, 429, "rate_limit_error", "queue_full", None),

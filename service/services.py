@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from starlette.requests import Request
 
+from programs.files import FileStore
 from programs.session import Sessions
 from programs.store import SessionStore
 from programs.turn import TurnEvent, TurnRequest
@@ -28,6 +29,7 @@ class Services:
     """What operators may do to the fleet."""
     probed: TemplateProbe
     """What the model's chat template does to prefixes, tried at start."""
+    files: FileStore
 
     def run(self, request: TurnRequest) -> AsyncGenerator[TurnEvent]:
         """A turn's events (`Sessions.run`), counted."""

@@ -119,6 +119,10 @@ class Settings(ListenSettings):
     hygiene: str = "default"
     """Rules for volatile lines in system prompts: `default`, `off`, or a YAML file."""
     max_body_bytes: int = Field(default=32 * 1024 * 1024, gt=0)
+    max_file_bytes: int = Field(default=200 * 1024 * 1024, gt=0)
+    """Of a batch's input."""
+    file_ttl_s: int = Field(default=30 * 24 * 3600, gt=0)
+    """Files, batches' inputs and outputs, are forgotten so long after they were made."""
     queue_requests: int = Field(default=1024, ge=1)
     """Requests that may wait for room in each lane."""
     queue_tokens: int = Field(default=4_000_000, ge=1)
