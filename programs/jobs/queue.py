@@ -8,6 +8,7 @@ They share a hash tag, so that one script can touch them all on a Redis Cluster.
 | `antiphon:{jobs}:queue` | stream, group `workers` | ids of jobs that have not ended; pending: what a worker took |
 | `antiphon:{jobs}:index` | sorted set | ids of all jobs by when they were submitted |
 | `antiphon:{jobs}:ended` | hash | how many jobs ended in which state |
+| `antiphon:{jobs}:workers` | sorted set | workers by when they were last heard of |
 
 All expire when no job has been submitted, run or ended for twice as long as jobs are kept.
 """
@@ -26,7 +27,7 @@ from programs.errors import UnknownJobError
 from programs.jobs.job import OUTCOMES, JobState
 from programs.store import translated
 
-_QUEUE, _INDEX, _ENDED = (f"antiphon:{{jobs}}:{name}" for name in ("queue", "index", "ended"))
+_QUEUE, _INDEX, _ENDED, _WORKERS = (f"antiphon:{{jobs}}:{name}" for name in ("queue", "index", "ended", "workers"))
 _Found = Sequence[tuple[bytes, dict[bytes, bytes] | None]]
 _GROUP = "workers"
 _FIELD = "job"
@@ -55,7 +56,9 @@ return 1
 
 _FORGET_CONSUMERS = """
 -- KEYS: queue. ARGV: group, idle ms. One that holds messages must stay: they would go with it.
-for _, fields in ipairs(redis.call('XINFO', 'CONSUMERS', KEYS[1], ARGV[1])) do
+local consumers = redis.pcall('XINFO', 'CONSUMERS', KEYS[1], ARGV[1])
+if consumers.err then return 0 end
+for _, fields in ipairs(consumers) do
   local one = {}
   for i = 1, #fields, 2 do one[fields[i]] = fields[i + 1] end
   if one.pending == 0 and one.idle > tonumber(ARGV[2]) then
@@ -81,6 +84,8 @@ class JobCounts:
     queued: int
     running: int
     ended: Mapping[JobState, int]
+    workers: int
+    """Those that were heard of lately."""
 
 
 class JobQueue:
@@ -123,9 +128,10 @@ class JobQueue:
         async with translated():
             length = await self._redis.xlen(_QUEUE)
             ended = await cast("Awaitable[dict[bytes, bytes]]", self._redis.hgetall(_ENDED))
+            workers = await self._redis.zcount(_WORKERS, time.time() - self._idle_ms / 1000, "+inf")
             pending = await self._pending()
         by_state = {state: int(ended.get(state.encode(), 0)) for state in OUTCOMES}
-        return JobCounts(max(0, length - pending), pending, by_state)
+        return JobCounts(max(0, length - pending), pending, by_state, workers)
 
     async def _pending(self) -> int:
         try:
@@ -163,8 +169,21 @@ class JobQueue:
         return _messages(messages)
 
     async def hold(self, worker: str, messages: Sequence[str]) -> None:
-        """Speak for these messages."""
-        await self._claim(worker, messages, idle_ms=0)
+        """Say that a worker is there, and speaks for these messages."""
+        if messages:
+            await self._claim(worker, messages, idle_ms=0)
+        now = time.time()
+        async with translated(), self._redis.pipeline(transaction=False) as pipeline:
+            pipeline.zadd(_WORKERS, {worker: now})
+            pipeline.zremrangebyscore(_WORKERS, "-inf", now - self._kept_s)
+            for key in (_QUEUE, _WORKERS):
+                pipeline.expire(key, self._kept_s)
+            await pipeline.execute()
+
+    async def seen(self, worker: str) -> float | None:
+        """When a worker said last that it is there."""
+        async with translated():
+            return await self._redis.zscore(_WORKERS, worker)
 
     async def hand_back(self, worker: str, message: str) -> None:
         """The next worker that looks takes it."""
@@ -172,8 +191,10 @@ class JobQueue:
 
     async def _claim(self, worker: str, messages: Sequence[str], idle_ms: int) -> None:
         async with translated():
-            await self._redis.xclaim(_QUEUE, _GROUP, worker, 0, list(messages), idle=idle_ms, justid=True)
-            await self._redis.expire(_QUEUE, self._kept_s)
+            try:
+                await self._redis.xclaim(_QUEUE, _GROUP, worker, 0, list(messages), idle=idle_ms, justid=True)
+            except ResponseError as error:
+                await self._begin(error)
 
     async def done(self, message: str, state: JobState | None) -> None:
         """Its job has ended in `state`, or is not there any more."""

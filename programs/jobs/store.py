@@ -74,9 +74,11 @@ return 'ok'
 """
 
 _PUT = f"""
--- ARGV: fence, digest, output. A job that gets on is no job that kills its workers.
+-- ARGV: fence, digest, output, ttl. A job that gets on is no job that kills its workers.
+local ttl = ARGV[4]
 {_MINE}
 if redis.call('HSETNX', KEYS[4], ARGV[2], ARGV[3]) == 1 then redis.call('HSET', KEYS[2], 'deliveries', 0) end
+{_KEEP}
 return {{redis.call('HGET', KEYS[4], ARGV[2])}}
 """
 
@@ -145,7 +147,8 @@ class JobStore:
     """
 
     def __init__(self, redis: Redis, ttl_s: int, lease_s: float) -> None:
-        self.queue = JobQueue(redis, ttl_s, lease_s)
+        # A worker speaks for its messages every third of a lease: by then its leases have run out as well.
+        self.queue = JobQueue(redis, ttl_s, idle_s=lease_s * 4 / 3)
         self.lease_s = lease_s
         self._redis = redis
         self._ttl_s = ttl_s
@@ -240,7 +243,7 @@ class JobStore:
     async def put_step(self, lease: Lease, digest: str, output: bytes) -> bytes:
         """Store a step's output, unless one is stored; what is stored then. Raises LeaseLostError."""
         async with translated():
-            answer = await self._put(keys=_keys(lease.spec.id), args=[lease.fence, digest, output])
+            answer = await self._put(keys=_keys(lease.spec.id), args=[lease.fence, digest, output, self._ttl_s])
         if not isinstance(answer, list):
             _held(lease, answer)
         stored: bytes = answer[0]
