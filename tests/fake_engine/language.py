@@ -7,7 +7,7 @@ from array import array
 from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import orjson
 from tokenizers import Tokenizer
@@ -52,6 +52,21 @@ class Language:
         if may_end and (mixed >> 32) < self._end:
             return self._eos
         return self._vocabulary[(mixed & 0xFFFFFFFF) % len(self._vocabulary)]
+
+    def logprobs(self, ids: bytes, start: int) -> list[list[Any]]:
+        """`[logprob, token, None]` for each token from `start` on, the first without a value.
+
+        The token that the language itself would have written is the likeliest.
+        """
+        tokens = unpack(ids)
+        found: list[list[Any]] = [[None, tokens[start], None]]
+        state = self.read(ids[: (start + 1) * TOKEN_BYTES])
+        for token in tokens[start + 1 :]:
+            after = self.advance(state, token)
+            likely = self.next(state, True) == token
+            found.append([-0.125 if likely else -1.0 - (after & 0xFFFF) / 4096, token, None])
+            state = after
+        return found
 
 
 class Speller:

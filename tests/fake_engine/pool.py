@@ -39,7 +39,7 @@ class Pool:
 
         None admits what fits into the memory at all: a request that is alone takes what there is.
         """
-        match = self.tree.match(request.namespace, request.fill[: (request.fill_tokens - 1) * TOKEN_BYTES])
+        match = self.tree.match(request.namespace, request.reusable)
         self.tree.lock(match.node)
         need = self._pages(request.fill_tokens) - match.pages
         if kept_back is not None:

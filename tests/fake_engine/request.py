@@ -83,6 +83,8 @@ class Request:
     rank: int | None
     """The DP rank that it asks for, then the one that has it; None with one rank."""
     top_logprobs: int | None
+    logprob_start: int | None
+    """The first prompt token whose logprob is reported, without a value; None: those of the output alone."""
     spelling: Spelling | None
     body: dict[str, Any]
     done: asyncio.Future[None]
@@ -96,6 +98,7 @@ class Request:
     """Tokens of `fill` whose KV exists."""
     script: tuple[int, ...] | None = None
     """What it is to write, if a test says so."""
+    prompt_logprobs: list[list[Any]] = field(default_factory=list)
     output: list[int] = field(default_factory=list)
     state: int = 0
     cached_tokens: int = 0
@@ -119,6 +122,12 @@ class Request:
     @property
     def fill_tokens(self) -> int:
         return len(self.fill) // TOKEN_BYTES
+
+    @property
+    def reusable(self) -> bytes:
+        """What a cached prefix may stand for: some token must be computed, and each whose logprob is asked for."""
+        end = self.fill_tokens - 1 if self.logprob_start is None else min(self.fill_tokens - 1, self.logprob_start)
+        return self.fill[: end * TOKEN_BYTES]
 
     @property
     def total_tokens(self) -> int:
@@ -165,11 +174,30 @@ def parse(body: object, options: FakeEngineOptions, speller: Speller | None) -> 
         stream=bool(body.get("stream")),
         rank=_rank(body, options),
         top_logprobs=int(body.get("top_logprobs_num") or 0) if body.get("return_logprob") else None,
+        logprob_start=_logprob_start(body),
         spelling=Spelling(speller, sampling.skip_special_tokens) if speller else None,
         body={name: value for name, value in body.items() if name not in ("input_ids", "text")},
         done=asyncio.get_running_loop().create_future(),
         fill=packed,
     )
+
+
+def each(body: dict[str, Any]) -> list[dict[str, Any]] | None:
+    """The bodies of a list of prompts, each of which is a request of its own; None for one prompt."""
+    name = next((name for name in ("input_ids", "text") if _is_list_of_prompts(body.get(name))), None)
+    if name is None:
+        return None
+    rid = body.get("rid") or uuid.uuid4().hex
+    return [{**body, name: prompt, "rid": f"{rid}_{number}"} for number, prompt in enumerate(body[name])]
+
+
+def _is_list_of_prompts(prompts: Any) -> bool:
+    return isinstance(prompts, list) and bool(prompts) and isinstance(prompts[0], list | str)
+
+
+def _logprob_start(body: dict[str, Any]) -> int | None:
+    start = body.get("logprob_start_len")
+    return start if body.get("return_logprob") and start is not None and start >= 0 else None
 
 
 def too_long(request: Request, options: FakeEngineOptions) -> dict[str, Any] | None:
@@ -189,7 +217,7 @@ def _prompt(body: dict[str, Any], speller: Speller | None) -> list[int]:
         raise RefusedError("Either text, input_ids or input_embeds should be provided.")
     if text is not None:
         if not isinstance(text, str):
-            raise ContractError("the fake engine takes one text, not a list")
+            raise ContractError("invalid type: expected a text or a list of texts")
         if speller is None:
             raise RefusedError("The engine initialized with skip_tokenizer_init=True cannot accept text prompts.")
         return speller.encode(text)
@@ -197,8 +225,6 @@ def _prompt(body: dict[str, Any], speller: Speller | None) -> list[int]:
         raise ContractError("invalid type: expected a value or an array of values for TokenIdsOrList")
     if not ids:
         raise RefusedError("input_ids cannot be empty.")
-    if isinstance(ids[0], list):
-        raise ContractError("the fake engine takes one prompt, not a list")
     return ids
 
 

@@ -180,6 +180,8 @@ class Scheduler:
                 self._end(request, request.to_finish)
             elif end == request.fill_tokens:
                 request.state = self._language.read(request.fill, self._dice(request))
+                if request.logprob_start is not None:
+                    request.prompt_logprobs = self._language.logprobs(request.prompt, request.logprob_start)
                 self.running.append(request)
                 if not self._step(request):
                     self.running.remove(request)

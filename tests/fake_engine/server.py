@@ -15,7 +15,7 @@ from tests.fake_engine import info
 from tests.fake_engine.chat_wire import ChatStream, chat_answer
 from tests.fake_engine.engine import Engine
 from tests.fake_engine.parsers import split_calls
-from tests.fake_engine.request import ContractError, RefusedError, Request, parse
+from tests.fake_engine.request import ContractError, RefusedError, Request, each, parse
 from tests.fake_engine.wire import DONE, EventStream, answer, event, frame
 
 MAX_BODY = 1 << 28
@@ -81,13 +81,28 @@ class Endpoints:
         except orjson.JSONDecodeError as error:
             return failure(f"1 validation error: JSON decode error: {error}", "Bad Request", 400)
         try:
-            request = parse(body, self._options, self._engine.speller)
-            self._engine.check(request)
+            if isinstance(body, dict) and (bodies := each(body)) is not None:
+                return await self._each(bodies)
+            request = self._parsed(body)
         except ContractError as error:
             return json({"error": str(error)}, 400)
         except RefusedError as error:
             return await self._refuse(http, str(error), bool(body.get("stream")))
         return await (self._stream(http, request) if request.stream else self._once(request))
+
+    def _parsed(self, body: Any) -> Request:
+        request = parse(body, self._options, self._engine.speller)
+        self._engine.check(request)
+        return request
+
+    async def _each(self, bodies: list[dict[str, Any]]) -> web.Response:
+        """One answer for a list of prompts, in its order; the first that fails stands for all."""
+        if bodies[0].get("stream"):
+            raise ContractError("the fake engine streams one prompt, not a list")
+        answers = await asyncio.gather(*(self._once(request) for request in [self._parsed(body) for body in bodies]))
+        failed = next((answer for answer in answers if answer.status != 200), None)
+        parts = [answer.body for answer in answers if isinstance(answer.body, bytes)]
+        return failed or web.Response(body=b"[%b]" % b",".join(parts), content_type="application/json")
 
     async def chat(self, http: web.Request) -> web.StreamResponse:
         raw = await http.read()
@@ -138,7 +153,7 @@ class Endpoints:
                 transport.write(frame(DONE))
         return response
 
-    async def _once(self, request: Request, chat: dict[str, Any] | None = None) -> web.StreamResponse:
+    async def _once(self, request: Request, chat: dict[str, Any] | None = None) -> web.Response:
         async with self._engine.holding(request):
             await self._compute(request)
         assert request.finish is not None

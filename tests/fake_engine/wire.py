@@ -54,7 +54,8 @@ def meta_info(request: Request, options: FakeEngineOptions, since: int) -> dict[
     count = len(request.output)
     meta |= {"reasoning_tokens": 0, "completion_tokens": count, "cached_tokens": request.cached_tokens}
     if request.finish is not None and options.version != "0.5.17":
-        meta["weight_versions"] = [{"version": request.weight_version, "start": 0, "end": count}] if count else []
+        told = count or request.finish["type"] != "abort"
+        meta["weight_versions"] = [{"version": request.weight_version, "start": 0, "end": count}] if told else []
     cached = {"device": request.cached_tokens, "host": 0} if request.cached_tokens else None
     meta |= {"cached_tokens_details": cached, "dp_rank": request.rank}
     return meta if request.finish is None else meta | _times(received, now, count, options)
@@ -74,12 +75,12 @@ def _logprobs(request: Request, top: int, since: int) -> dict[str, Any]:
     """Made up but consistent: certain of what it wrote."""
     fresh = request.output[since:]
     found: dict[str, Any] = {
-        "input_token_logprobs": [],
+        "input_token_logprobs": request.prompt_logprobs,
         "output_token_logprobs": [[-0.125, token, None] for token in fresh],
         "output_token_logprobs_length": len(request.output),
     }
     if top:
-        found["input_top_logprobs"] = []
+        found["input_top_logprobs"] = [None] * len(request.prompt_logprobs)
         found["output_top_logprobs"] = [[[-0.125 - rank, token + rank, None] for rank in range(top)] for token in fresh]
     return found
 

@@ -195,6 +195,27 @@ async def test_logprobs_stream_alike(twins: Twins) -> None:
         assert [row[1] for row in flat] == side.output(events)
 
 
+async def test_a_list_of_prompts_is_scored_alike(twins: Twins) -> None:
+    prompt, page = fresh(3 * twins.real.page_size + 5), twins.real.page_size
+    body = {
+        "input_ids": [[*prompt, 7, 8, 9], [*prompt, 11]],
+        "sampling_params": {"max_new_tokens": 0},
+        "return_logprob": True,
+        "logprob_start_len": len(prompt) - 1,
+    }
+    shapes = []
+    for side in (twins.real, twins.fake):
+        await side.whole(prompt, 0)
+        status, answers = await side.post("/generate", body)
+        assert status == 200
+        rows = [answer["meta_info"]["input_token_logprobs"] for answer in answers]
+        assert [[row[1] for row in one] for one in rows] == [[prompt[-1], 7, 8, 9], [prompt[-1], 11]]
+        assert all(one[0][0] is None and max(row[0] for row in one[1:]) < 0 for one in rows)
+        assert [answer["meta_info"]["cached_tokens"] for answer in answers] == [3 * page] * 2
+        shapes.append([shape(answer) for answer in answers])
+    assert shapes[0] == shapes[1]
+
+
 async def test_information_has_the_same_shape(twins: Twins) -> None:
     assert shape(await twins.fake.get("/v1/models")) == shape(await twins.real.get("/v1/models"))
     real, fake = await twins.real.get("/v1/loads"), await twins.fake.get("/v1/loads")

@@ -265,3 +265,41 @@ async def test_an_engine_that_generates_and_one_that_hangs_can_be_told_apart() -
         assert not await client.generates()
         engine.engine.scheduler.go.set()
         assert await client.generates()
+
+
+CHOICES = [array("I", [50, 51, 52]), array("I", [60]), array("I", [50, 70])]
+
+
+async def test_each_token_of_each_continuation_is_scored() -> None:
+    async with client_of() as (client, engine):
+        scores = await client.score(PROMPT, CHOICES, None)
+        again = await client.score(PROMPT, CHOICES[::-1], None)
+        prompts = [tuple(array("I", one.prompt)) for one in engine.state.finished]
+    assert [len(score.logprobs) for score in scores] == [3, 1, 2]
+    assert all(logprob < 0 for score in scores for logprob in score.logprobs)
+    assert [score.logprobs for score in again[::-1]] == [score.logprobs for score in scores]
+    assert scores[0].logprobs[0] == scores[2].logprobs[0], "the same token after the same prompt"
+    assert sorted(prompts[:3]) == sorted((*PROMPT, *choice) for choice in CHOICES)
+
+
+async def test_scoring_reuses_the_pages_of_a_cached_prompt() -> None:
+    async with client_of(page_size=16) as (client, _):
+        await client.prefill(PROMPT, None)
+        scores = await client.score(PROMPT, CHOICES, None)
+        elsewhere = await client.score(PROMPT, CHOICES, "another")
+    assert len(PROMPT) == 37
+    assert [score.cached_tokens for score in scores] == [32, 32, 32]
+    assert [score.cached_tokens for score in elsewhere] == [0, 0, 0]
+
+
+async def test_what_the_model_would_say_scores_best() -> None:
+    async with client_of() as (client, _):
+        said = array("I", ids_of(await deltas_of(client, request(3))))
+        own, other = await client.score(PROMPT, [said, array("I", [50, 51, 52])], None)
+    assert sum(own.logprobs) > sum(other.logprobs)
+
+
+async def test_a_score_that_the_server_refuses_is_the_request_at_fault() -> None:
+    async with client_of(context_length=40) as (client, _):
+        with pytest.raises(EngineRefusedError, match="longer than the model's context length"):
+            await client.score(PROMPT, CHOICES, None)
