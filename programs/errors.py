@@ -19,6 +19,8 @@ ProgramsError
 ├── UnknownProgramError     no program has this name
 ├── ProgramLoadError        a program's module cannot be loaded, or what it names is none
 ├── ProgramParametersError  a program's parameters are not what its signature says
+│   └── ImpossibleSchemaError   a JSON Schema that no value satisfies, or that cannot be used
+├── ExtractionError         no value could be had that the schema allows
 ├── ProgramOutputError      a program returned what JSON cannot hold
 ├── UnknownFileError        likewise for a file
 ├── TurnConflictError       another turn holds or has moved the head this one wanted to extend
@@ -102,6 +104,14 @@ class ProgramLoadError(ProgramsError):
 
 class ProgramParametersError(ProgramsError):
     """A program's parameters are not what its signature says, or its own check refuses them."""
+
+
+class ImpossibleSchemaError(ProgramParametersError):
+    """No value satisfies this JSON Schema, or it is one that cannot be used."""
+
+
+class ExtractionError(ProgramsError):
+    """No value could be had from the model that its JSON Schema allows."""
 
 
 class ProgramOutputError(ProgramsError):
