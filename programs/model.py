@@ -33,6 +33,8 @@ class ChatModel:
     sampling_defaults: Mapping[str, float | int]
     end_ids: frozenset[int]
     """The tokens that end an answer."""
+    vocabulary_size: int
+    """Ids from here on would end an engine."""
 
     @property
     def identity(self) -> str:
@@ -66,6 +68,7 @@ class ChatModel:
             template=ChatTemplate(files.chat_template, _special_tokens(files.tokenizer_config)),
             sampling_defaults=_sampling_defaults(files.generation_config),
             end_ids=frozenset(files.eos_ids),
+            vocabulary_size=files.vocab_size,
         )
 
     @cached_property

@@ -50,6 +50,8 @@ class Tokenizer:
         try:
             description = json.loads(tokenizer_json)
             self._whole = HfTokenizer.from_str(tokenizer_json)
+            self._whole.no_truncation()
+            self._whole.no_padding()
         except Exception as error:  # the library raises bare Exception for every malformed file
             raise TokenizerError(f"tokenizer.json is not a tokenizer: {error}") from error
         controls = _control_tokens(description, template_source)
@@ -83,6 +85,12 @@ class Tokenizer:
         if len(text) > _CACHED_TEXT_CHARS:
             return self._encode_after_control(text)
         return self._encode_cached(text)
+
+    def encode_raw(self, text: str) -> array[int]:
+        """As an engine encodes a text that it is given: what control tokens it spells are read as such, and what the
+        tokenizer puts around a text is added.
+        """
+        return array("I", self._whole.encode(text).ids)
 
     def _encode_after_control(self, text: str) -> array[int]:
         return array("I", self._plain.encode(_ANCHOR + text, add_special_tokens=False).ids[1:])

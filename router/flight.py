@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from array import array
-from collections.abc import AsyncGenerator, Callable
-from contextlib import aclosing
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from contextlib import aclosing, asynccontextmanager
 from dataclasses import replace
 from typing import Protocol
 
@@ -50,7 +50,9 @@ class Flight:
         self._log = log
         self._after = after
         self._berth: Berth | None = Berth(replica.standing, placement.uncached, placement.document)
-        self._sliced_cached: int | None = None
+        self.sliced_cached: int | None = None
+        """How much of a document was cached before its slices were; None when it went whole."""
+        self._started = 0.0
         self._last_s: float | None = None
 
     async def deltas(self) -> AsyncGenerator[Delta]:
@@ -58,16 +60,29 @@ class Flight:
 
         Raises what `EngineClient.generate` raises.
         """
+        async with self.ready(), aclosing(self.replica.client.generate(self.request)) as deltas:
+            async for delta in deltas:
+                self._note(delta)
+                yield delta if self.sliced_cached is None else replace(delta, cached_tokens=self.sliced_cached)
+
+    @asynccontextmanager
+    async def ready(self, *, whole: bool = False) -> AsyncIterator[None]:
+        """Within, the replica is awake, what another prompt shares with this one is computed there, and a document but
+        for its last slice, unless it is to go `whole`. Raises what `EngineClient.generate` raises.
+        """
         if self._after is not None:
             await self._after.wait()
         async with self.replica.awake():
-            started = self._clock()
-            if self.placement.document:
+            self._started = self._clock()
+            if self.placement.document and not whole:
                 await self._prefill_in_slices()
-            async with aclosing(self.replica.client.generate(self.request)) as deltas:
-                async for delta in deltas:
-                    self._note(delta, started)
-                    yield delta if self._sliced_cached is None else replace(delta, cached_tokens=self._sliced_cached)
+            yield
+
+    def landed(self, *, seen: bool = True) -> None:
+        """The prompt is computed. When that was not `seen`, only expected, nothing is learnt from the time it took."""
+        if seen:
+            self.replica.proven = self._clock()
+        self._prefilled(measured=seen)
 
     def close(self) -> None:
         if self._berth is not None:
@@ -81,7 +96,7 @@ class Flight:
         done = self.placement.cached
         while (end := (done + max(page, self._slice_tokens())) // page * page) < len(self.request.prompt_ids) - 1:
             cached = await self.replica.client.prefill(self.request.prompt_ids[:end], self.request.cache_salt)
-            self._sliced_cached = cached if self._sliced_cached is None else self._sliced_cached
+            self.sliced_cached = cached if self.sliced_cached is None else self.sliced_cached
             if self._berth is not None:
                 self._berth.computed(end - done)
             done = end
@@ -92,24 +107,25 @@ class Flight:
         short = standing.pace.slice_tokens
         return max(short if standing.in_flight > 1 else short * _ALONE, self.placement.uncached // _MOST_SLICES)
 
-    def _note(self, delta: Delta, started: float) -> None:
+    def _note(self, delta: Delta) -> None:
         if delta.finish is not None and not self.output_ids:
-            self._prefilled(started)
+            self._prefilled(measured=True)
         if not delta.token_ids:
             return
         now = self.replica.proven = self._clock()
         if self._last_s is None:
-            self._prefilled(started)
+            self._prefilled(measured=True)
         else:
             self.replica.standing.pace.decoded(len(delta.token_ids), now - self._last_s)
         self._last_s = now
         self.output_ids.extend(delta.token_ids)
 
-    def _prefilled(self, started: float) -> None:
+    def _prefilled(self, *, measured: bool) -> None:
         berth = self._berth
         if berth is None:
             return
-        if self.replica.measured_by_us and self.replica.standing.prefilling == 1 and not self.placement.document:
-            self.replica.standing.pace.prefilled(self.placement.uncached, self._clock() - started)
+        alone = self.replica.standing.prefilling == 1 and not self.placement.document
+        if measured and alone and self.replica.measured_by_us:
+            self.replica.standing.pace.prefilled(self.placement.uncached, self._clock() - self._started)
         berth.prefilled()
         self._log.prefilled(self)

@@ -11,6 +11,7 @@ from router.engine.client import EngineClient, ServerInfo
 from router.fleet import Fleet
 from router.generation import Generation, GenerationCounts
 from router.hedge import HedgePolicy
+from router.native import Native, NativeRequest
 from router.placer import Placer
 from router.registry.agreement import PoolFacts, TokenizerProbe
 from router.registry.rollout import Rollout
@@ -56,6 +57,7 @@ class Router:
         )
         self.placer = Placer(self.fleet, self.cache, self.warmth, clock, rollout, queue)
         self._generation = Generation(self.placer, clock, resume, hedge)
+        self._native = Native(self.placer, self._generation.counts, resume)
         self._calls = CallParser(self.fleet, self.placer, clock, resume or ResumeLimits())
 
     async def __aenter__(self) -> Router:
@@ -76,6 +78,14 @@ class Router:
     def generate(self, request: GenerateRequest) -> AsyncGenerator[Delta]:
         """The generation's deltas (`Generation.run`), from the best placed replica."""
         return self._generation.run(request)
+
+    def relay(self, request: NativeRequest) -> AsyncGenerator[bytes]:
+        """What the best placed replica itself answers to a body for it (`Native.run`)."""
+        return self._native.run(request)
+
+    def abort(self, rid: str) -> None:
+        """End what is relayed under this name of its client's."""
+        self._native.abort(rid)
 
     @property
     def counts(self) -> GenerationCounts:

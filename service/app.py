@@ -20,7 +20,19 @@ from programs.probe import probe
 from programs.session import Sessions
 from programs.store import SessionStore, connect
 from programs.verdict import TemplateProbe
-from service import admin, chat, compaction, conversations, engine_admin, files, health, models, placements, responses
+from service import (
+    admin,
+    chat,
+    compaction,
+    conversations,
+    engine_admin,
+    files,
+    health,
+    models,
+    native,
+    placements,
+    responses,
+)
 from service.auth import require_key
 from service.body import refused
 from service.errors import EXPECTED_ERRORS, ErrorBody, error_body
@@ -51,7 +63,19 @@ def create_app(settings: Settings) -> FastAPI:
 
     described = "/openapi.json" if settings.api_key is None else None  # FastAPI's own routes ask for no key
     app = FastAPI(title="Antiphon", lifespan=lifespan, dependencies=[Depends(require_key)], openapi_url=described)
-    for module in (chat, responses, compaction, conversations, models, files, admin, engine_admin, placements, health):
+    for module in (
+        chat,
+        responses,
+        compaction,
+        conversations,
+        models,
+        native,
+        files,
+        admin,
+        engine_admin,
+        placements,
+        health,
+    ):
         app.include_router(module.router)
     for expected in EXPECTED_ERRORS:
         app.add_exception_handler(expected, _expected)

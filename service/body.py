@@ -19,14 +19,15 @@ async def read_body(request: Request, model: type[BodyModel], max_bytes: int) ->
     Raises ServiceError: 413 when it is longer than `max_bytes` (whatever its headers say), 400 when it is not JSON or
     not what `model` describes, naming the first field that is wrong.
     """
-    body = await _bounded(request, max_bytes)
+    body = await read_bytes(request, max_bytes)
     try:
         return model.model_validate_json(body)
     except ValidationError as error:
         raise refused(error.errors(include_url=False, include_context=False)[0]) from error
 
 
-async def _bounded(request: Request, max_bytes: int) -> bytes:
+async def read_bytes(request: Request, max_bytes: int) -> bytes:
+    """The body as it came. Raises ServiceError (413) when it is longer than `max_bytes`, whatever its headers say."""
     declared = request.headers.get("content-length", "0")
     if declared.isdigit() and int(declared) > max_bytes:
         raise _too_large(max_bytes)

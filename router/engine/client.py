@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from array import array
 from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
 from contextlib import aclosing
@@ -14,8 +13,10 @@ import aiohttp
 import orjson
 
 from router.engine.control import EngineControl
+from router.engine.relay import EngineRelay
 from router.engine.scoring import Score, read_scores, score_body
-from router.errors import EngineBrokeError, EngineBusyError, EngineRefusedError, EngineUnavailableError
+from router.engine.wire import CONNECT_TIMEOUT_S, JSON_HEADERS, abort_error, chunk_error, events, refusal, said
+from router.errors import EngineBrokeError, EngineUnavailableError
 from router.request import (
     Delta,
     Finish,
@@ -28,12 +29,8 @@ from router.request import (
     prefill_of,
 )
 
-_CONNECT_TIMEOUT_S = 5.0
 _CONTROL_TIMEOUT_S = 10.0
 _CLOSE_S = 2.0
-_EVENT_PREFIX = b"data:"
-_DONE = b"[DONE]"
-_JSON_HEADERS = {"Content-Type": "application/json"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +83,11 @@ class EngineClient:
         """The same server, to be asked for other things than tokens."""
         return EngineControl(self.name, self.url, self._session)
 
+    @property
+    def relay(self) -> EngineRelay:
+        """The same server, for bodies and answers that are not ours."""
+        return EngineRelay(self.name, self.url, self._session, self.abort_soon)
+
     async def server_info(self) -> ServerInfo:
         """Raises EngineUnavailableError when the server cannot say."""
         info = await self._json("GET", "/server_info")
@@ -123,7 +125,7 @@ class EngineClient:
 
         Waits for as long as SGLang does, 20 s unless it was started otherwise.
         """
-        timeout = aiohttp.ClientTimeout(total=None, sock_connect=_CONNECT_TIMEOUT_S)
+        timeout = aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_TIMEOUT_S)
         try:
             async with self._session.get(f"{self.url}/health_generate", timeout=timeout) as response:
                 return response.status == 200
@@ -155,17 +157,17 @@ class EngineClient:
     async def _json(
         self, method: str, path: str, body: bytes | None = None, timeout_s: float | None = _CONTROL_TIMEOUT_S
     ) -> Any:
-        timeout = aiohttp.ClientTimeout(total=timeout_s, sock_connect=_CONNECT_TIMEOUT_S)
+        timeout = aiohttp.ClientTimeout(total=timeout_s, sock_connect=CONNECT_TIMEOUT_S)
         try:
             async with self._session.request(
-                method, self.url + path, data=body, headers=_JSON_HEADERS, timeout=timeout
+                method, self.url + path, data=body, headers=JSON_HEADERS, timeout=timeout
             ) as response:
                 answer = await response.read()
                 if response.status != 200:
-                    raise _refusal(self.name, response.status, answer)
+                    raise refusal(self.name, response.status, answer)
                 return orjson.loads(answer)
         except (aiohttp.ClientError, TimeoutError, OSError, orjson.JSONDecodeError) as error:
-            raise EngineUnavailableError(f"cannot reach {self.name} at {self.url}: {_said(error)}") from error
+            raise EngineUnavailableError(f"cannot reach {self.name} at {self.url}: {said(error)}") from error
 
     async def generate(self, request: GenerateRequest) -> AsyncGenerator[Delta]:
         """The generation's deltas; the last one carries `finish`.
@@ -181,7 +183,7 @@ class EngineClient:
                     yield delta
         finally:
             if not finished:
-                self._abort_soon(request.rid)
+                self.abort_soon(request.rid)
 
     async def prefill(self, prompt_ids: array[int], cache_salt: str | None) -> int:
         """Have the prompt computed and cached: how many of its tokens were cached before. Raises as `generate` does."""
@@ -208,24 +210,24 @@ class EngineClient:
 
     async def _stream(self, request: GenerateRequest) -> AsyncGenerator[Delta]:
         reader = _ChunkReader(self.name)
-        timeout = aiohttp.ClientTimeout(total=None, sock_connect=_CONNECT_TIMEOUT_S)
+        timeout = aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_TIMEOUT_S)
         try:
             async with self._session.post(
                 self.url + "/generate",
                 data=orjson.dumps(generate_body(request, self.dp_rank)),
-                headers=_JSON_HEADERS,
+                headers=JSON_HEADERS,
                 timeout=timeout,
             ) as response:
                 if response.status != 200:
-                    raise _refusal(self.name, response.status, await response.read())
-                async for event in _events(response.content):
+                    raise refusal(self.name, response.status, await response.read())
+                async for event in events(response.content):
                     yield self._read(reader, event)
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
             if reader.finished:
                 return
             if reader.seen:
-                raise EngineBrokeError(f"{self.name} broke off in mid-stream: {_said(error)}") from error
-            raise EngineUnavailableError(f"cannot reach {self.name} at {self.url}: {_said(error)}") from error
+                raise EngineBrokeError(f"{self.name} broke off in mid-stream: {said(error)}") from error
+            raise EngineUnavailableError(f"cannot reach {self.name} at {self.url}: {said(error)}") from error
         if not reader.finished:
             raise EngineBrokeError(f"{self.name} ended its stream before the generation ended")
 
@@ -236,7 +238,7 @@ class EngineClient:
             kind = EngineBrokeError if reader.seen else EngineUnavailableError
             raise kind(f"{self.name} does not stream as SGLang does: {error!r}") from error
 
-    def _abort_soon(self, rid: str) -> None:
+    def abort_soon(self, rid: str) -> None:
         """Abort without waiting: whoever left is not there to wait. Closing the connection would do it, but later."""
         task = asyncio.get_running_loop().create_task(self._abort(rid))
         self._aborts.add(task)
@@ -248,7 +250,7 @@ class EngineClient:
             await asyncio.wait(self._aborts, timeout=_CLOSE_S)
 
     async def _abort(self, rid: str) -> None:
-        timeout = aiohttp.ClientTimeout(total=_CONTROL_TIMEOUT_S, sock_connect=_CONNECT_TIMEOUT_S)
+        timeout = aiohttp.ClientTimeout(total=_CONTROL_TIMEOUT_S, sock_connect=CONNECT_TIMEOUT_S)
         try:
             async with self._session.post(self.url + "/abort_request", json={"rid": rid}, timeout=timeout):
                 pass
@@ -294,14 +296,14 @@ class _ChunkReader:
     def read(self, event: bytes) -> Delta:
         chunk = orjson.loads(event)
         if "error" in chunk:
-            raise _chunk_error(self._name, chunk["error"])
+            raise chunk_error(self._name, chunk["error"])
         meta = chunk["meta_info"]
         ids = chunk.get("output_ids") or []
         total = int(meta["completion_tokens"])
         fresh = ids[len(ids) - max(0, total - self._ids) :]
         finish = _finish(meta.get("finish_reason"))
         if finish is not None and finish.type == "abort" and not total:
-            raise _abort_error(self._name, meta["finish_reason"])
+            raise abort_error(self._name, meta["finish_reason"])
         delta = Delta(
             token_ids=tuple(fresh),
             replica=self._name,
@@ -377,50 +379,3 @@ def _finish(reason: Any) -> Finish | None:
         return None
     kind: FinishType = reason["type"] if reason["type"] in ("stop", "length") else "abort"
     return Finish(kind, reason.get("matched"), reason.get("message"))
-
-
-async def _events(content: aiohttp.StreamReader) -> AsyncGenerator[bytes]:
-    """The payloads of a server-sent event stream, read to its end so that the connection can be used again."""
-    pending = b""
-    async for block in content.iter_any():
-        *events, pending = (pending + block).split(b"\n\n")
-        for event in events:
-            payload = event.strip()
-            if not payload.startswith(_EVENT_PREFIX):
-                continue
-            payload = payload[len(_EVENT_PREFIX) :].strip()
-            if payload != _DONE:
-                yield payload
-
-
-def _refusal(name: str, status: int, body: bytes) -> EngineRefusedError | EngineUnavailableError:
-    message = _message(body)
-    if status in (429, 503):
-        return EngineBusyError(f"{name} answered {status}: {message}")
-    if 400 <= status < 500 and status != 408:
-        return EngineRefusedError(message)
-    return EngineUnavailableError(f"{name} answered {status}: {message}")
-
-
-def _message(body: bytes) -> str:
-    """SGLang says it in three shapes: `error` as text, `error.message`, or `message` alone."""
-    try:
-        payload = orjson.loads(body)
-        error = payload.get("error", payload)
-        return str(error["message"] if isinstance(error, dict) else error)
-    except (orjson.JSONDecodeError, KeyError, AttributeError):
-        return body.decode("utf-8", "replace")[:500]
-
-
-def _chunk_error(name: str, error: Any) -> EngineRefusedError | EngineUnavailableError:
-    code = error.get("code", 400) if isinstance(error, dict) else 400
-    return _refusal(name, int(code) if str(code).isdigit() else 400, json.dumps({"error": error}).encode())
-
-
-def _abort_error(name: str, reason: Mapping[str, Any]) -> EngineRefusedError | EngineUnavailableError:
-    status = int(reason.get("status_code") or 503)
-    return _refusal(name, status, json.dumps({"error": reason.get("message") or "aborted"}).encode())
-
-
-def _said(error: BaseException) -> str:
-    return str(error) or type(error).__name__

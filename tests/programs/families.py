@@ -275,7 +275,7 @@ def model_of(family: Family) -> ChatModel:
     tokenizer = tokenizer_for(family)
     template = ChatTemplate(chat_template(family.name), {"bos_token": family.bos, "eos_token": family.end})
     ends = frozenset(tokenizer.controls[end].id for end in family.ends)
-    return ChatModel(family.name, 0, CONTEXT, tokenizer, template, {}, ends)
+    return ChatModel(family.name, 0, CONTEXT, tokenizer, template, {}, ends, tokenizer.vocabulary_size)
 
 
 def tokenizer_for(family: Family) -> Tokenizer:

@@ -1,0 +1,99 @@
+"""SGLang's own endpoints: what `sglang.lang` and other clients of an engine call, over the whole pool."""
+
+from __future__ import annotations
+
+import asyncio
+from array import array
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+
+import orjson
+from fastapi import APIRouter, Request
+from pydantic import ValidationError
+from starlette.responses import Response
+
+from programs.tokenizer import Tokenizer
+from router.engine.generate_body import GenerateBody, Prompt
+from router.errors import EngineRefusedError, RouterError
+from router.native import NativeRequest
+from router.request import Urgency
+from service.body import read_bytes, refused
+from service.errors import error_body
+from service.schema.urgency import UrgencyFields
+from service.services import Services, services_of
+from service.sse import DONE, EventStream, while_connected
+from service.turns import DEFAULT_TENANT
+
+router = APIRouter()
+
+_THREAD_CHARS = 100_000
+"""Longer texts are encoded in a thread, so that other requests go on."""
+
+
+@router.api_route("/generate", methods=["POST", "PUT"])
+async def generate(request: Request) -> Response:
+    """SGLang's `/generate`, passed through to one replica and its answer passed back as it is."""
+    services = services_of(request)
+    asked = await _native_request(request, services)
+    answers = services.router.relay(asked)
+    first = await while_connected(request, anext(answers))
+    if asked.body.stream:
+        return EventStream(_events(first, answers))
+    await answers.aclose()
+    return Response(first, media_type="application/json")
+
+
+async def _native_request(request: Request, services: Services) -> NativeRequest:
+    raw = await read_bytes(request, services.settings.max_body_bytes)
+    model = services.sessions.model
+    body = GenerateBody.read(raw, model.vocabulary_size)
+    if sum(len(one) for one in body.prompts if isinstance(one, str)) > _THREAD_CHARS:
+        prompts = await asyncio.to_thread(_encoded, body.prompts, model.tokenizer)
+    else:
+        prompts = _encoded(body.prompts, model.tokenizer)
+    _check_lengths(prompts, body, services)
+    return NativeRequest(body, prompts, _urgency(request))
+
+
+def _encoded(prompts: tuple[Prompt, ...], tokenizer: Tokenizer) -> tuple[array[int], ...]:
+    """For placing alone: the engine gets the text itself."""
+    return tuple(tokenizer.encode_raw(one) if isinstance(one, str) else one for one in prompts)
+
+
+def _check_lengths(prompts: tuple[array[int], ...], body: GenerateBody, services: Services) -> None:
+    """What an engine would refuse only after parts of it were computed, or would not survive."""
+    info = services.router.info
+    most = info.context_length if info else services.sessions.model.context_length
+    for prompt in prompts:
+        if not prompt and body.variant is None:
+            raise EngineRefusedError("the prompt is empty")
+        if len(prompt) >= most:
+            raise EngineRefusedError(
+                f"The input ({len(prompt)} tokens) is longer than the model's context length ({most} tokens)."
+            )
+
+
+def _urgency(request: Request) -> Urgency:
+    """An engine's body has no fields for it, and a client of an engine no way to add any: headers say it."""
+    tier, user = request.headers.get("x-antiphon-service-tier"), request.headers.get("x-antiphon-user")
+    try:
+        return UrgencyFields.model_validate({"service_tier": tier, "user": user}).urgency(DEFAULT_TENANT)
+    except ValidationError as error:
+        raise refused(error.errors(include_url=False, include_context=False)[0]) from error
+
+
+async def _events(first: bytes, rest: AsyncGenerator[bytes]) -> AsyncGenerator[bytes]:
+    """As an engine streams. An error that comes too late for the status line is an event, as it would be there."""
+    yield _event(first)
+    try:
+        async with aclosing(rest) as answers:
+            async for answer in answers:
+                yield _event(answer)
+    except RouterError as error:
+        body = error_body(error)
+        yield _event(orjson.dumps({"error": {"message": body.message, "type": body.type, "code": body.status}}))
+    yield DONE
+
+
+def _event(payload: bytes) -> bytes:
+    return b"data: " + payload + b"\n\n"
