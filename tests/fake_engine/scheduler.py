@@ -62,7 +62,7 @@ class Scheduler:
         if (refusal := too_long(request, self._options)) is not None:
             self._end(request, refusal)
             return
-        request.script = self._script.take(request.sampling.max_new_tokens)
+        request.script = self._script.take(request.prompt, request.sampling.max_new_tokens)
         if request.script is None and self._writer is not None and request.sampling.max_new_tokens > 1:
             request.script = self._writer.write(request.prompt, request.sampling.max_new_tokens)
         self.waiting.append(request)

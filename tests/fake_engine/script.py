@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from array import array
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -18,6 +19,8 @@ class Script:
     """
 
     answers: deque[tuple[int, ...]] = field(default_factory=deque)
+    reply: Callable[[array[int]], Sequence[int] | None] | None = None
+    """The answer to a prompt for which there is none in `answers`, if it has one: for requests that come in any order."""
     calls: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
     """Of each text that is all tool calls, the calls; it stands for the parsers that a real engine has."""
 
@@ -32,9 +35,14 @@ class Script:
             for index, (name, arguments) in enumerate(calls)
         ]
 
-    def take(self, max_new_tokens: int) -> tuple[int, ...] | None:
+    def take(self, prompt: bytes, max_new_tokens: int) -> tuple[int, ...] | None:
         """The answer to a request that may be this long; None leaves it to the model."""
-        return self.answers.popleft() if self.answers and max_new_tokens > 1 else None
+        if max_new_tokens <= 1:
+            return None
+        if self.answers:
+            return self.answers.popleft()
+        reply = self.reply(array("I", prompt)) if self.reply else None
+        return None if reply is None else tuple(reply)
 
     def parse(self, text: str) -> dict[str, Any]:
         """The answer of /parse_function_call: a text that was not scripted holds no calls."""
