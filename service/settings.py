@@ -118,6 +118,8 @@ class Settings(ListenSettings):
     """Of sessions that choose none: `template` drops what the chat template drops, `append` drops nothing."""
     hygiene: str = "default"
     """Rules for volatile lines in system prompts: `default`, `off`, or a YAML file."""
+    serving_profile: str = "default"
+    """Which programs can be run beside the library's, by the name or the file of a profile (configs/README.md)."""
     max_body_bytes: int = Field(default=32 * 1024 * 1024, gt=0)
     max_file_bytes: int = Field(default=200 * 1024 * 1024, gt=0)
     """Of a batch's input."""

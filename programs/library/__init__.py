@@ -1,1 +1,6 @@
 """Programs that come along: what a document is asked most often."""
+
+from __future__ import annotations
+
+LIBRARY = ("programs.library.summarize:summarize",)
+"""Each `module:program`, as in a serving profile."""

@@ -2,26 +2,19 @@
 
 from __future__ import annotations
 
-import hashlib
-import importlib.resources
-import json
-import re
-from importlib.resources.abc import Traversable
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
-import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import Field, model_validator
 
 from router.engine.conflicts import conflicts
 from router.engine.hierarchical_cache import HierarchicalCache
 from router.engine.lora import Lora
 from router.engine.speculation import Speculation
-from router.errors import ProfileError
+from router.profile_files import Profile, ProfileFiles
 
 DEFAULT_MODEL = "default"
 GIVEN_MODEL = "given"
-_FILE_NAME = re.compile(r"(?P<name>.+)\.v(?P<version>\d+)\.yaml")
 
 AttentionBackend = Literal[
     "auto",
@@ -59,14 +52,8 @@ Quantization = Literal[
 SchedulePolicy = Literal["fcfs", "lpm", "dfs-weight", "lof", "random", "priority", "hrrn", "routing-key"]
 
 
-class EngineProfile(BaseModel):
+class EngineProfile(Profile):
     """One profile. A field left out is left to SGLang's own default, unless a default is shown here."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-    name: str = Field(pattern=r"^[a-z0-9][a-z0-9-]*$")
-    version: int = Field(ge=1)
-    description: str
 
     model: str = DEFAULT_MODEL
     """`default` (the model we fetch ourselves), `given` (to be named at start) or a model directory."""
@@ -136,10 +123,6 @@ class EngineProfile(BaseModel):
         return self
 
     @property
-    def id(self) -> str:
-        return f"{self.name}.v{self.version}"
-
-    @property
     def backend(self) -> str | None:
         """The attention backend to ask for; None: SGLang's choice."""
         chosen = self.attention_backend or ("flashinfer" if self.device == "cuda" else None)
@@ -155,71 +138,19 @@ class EngineProfile(BaseModel):
         """GPUs of each node."""
         return self.world // self.nodes if self.device == "cuda" else 0
 
-    @property
-    def content_hash(self) -> str:
-        """Changes whenever what the profile says changes, comments and order aside; not when a new field comes up."""
-        said = self.model_dump(mode="json", exclude_defaults=True)
-        canonical = json.dumps(said, sort_keys=True, separators=(",", ":"))
-        return hashlib.sha256(canonical.encode()).hexdigest()[:16]
-
     def with_model(self, directory: Path, served_name: str | None = None) -> EngineProfile:
         """The same profile for another model, served under its directory's name unless told otherwise."""
         return self.model_copy(update={"model": str(directory), "served_name": served_name or directory.name})
 
 
+_FILES = ProfileFiles("engine", EngineProfile)
+
+
 def load_profile(name_or_path: str) -> EngineProfile:
     """By path, by id (`cpu-smollm2.v1`) or by name, which means its newest version. Raises ProfileError."""
-    if name_or_path.endswith((".yaml", ".yml")) or "/" in name_or_path:
-        path = Path(name_or_path)
-        if not path.is_file():
-            raise ProfileError(f"no profile at {name_or_path}")
-        return _parse(path)
-    file = _find(name_or_path)
-    if file is None:
-        raise ProfileError(f"unknown engine profile {name_or_path!r}; there are {', '.join(available_profiles())}")
-    profile = _parse(file)
-    if file.name != f"{profile.id}.yaml":
-        raise ProfileError(f"{file.name}: calls itself {profile.id}")
-    return profile
+    return _FILES.load(name_or_path)
 
 
 def available_profiles() -> list[str]:
     """Ids of the profiles that come with us, oldest version first."""
-    return [file.name.removesuffix(".yaml") for _, _, file in sorted(_shipped(), key=lambda found: found[:2])]
-
-
-def _shipped() -> list[tuple[str, int, Traversable]]:
-    directory = importlib.resources.files("router") / "configs" / "engine"
-    matches = [(_FILE_NAME.fullmatch(file.name), file) for file in directory.iterdir()]
-    return [(match["name"], int(match["version"]), file) for match, file in matches if match]
-
-
-def _find(name: str) -> Traversable | None:
-    versions = {version: file for other, version, file in _shipped() if name in (other, f"{other}.v{version}")}
-    return versions[max(versions)] if versions else None
-
-
-def _parse(file: Traversable) -> EngineProfile:
-    try:
-        content: Any = yaml.safe_load(file.read_text(encoding="utf-8"))
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise ProfileError(f"{file.name}: not YAML: {_one_line(error)}") from error
-    if not isinstance(content, dict):
-        raise ProfileError(f"{file.name}: must be a mapping of settings")
-    try:
-        return EngineProfile.model_validate(content)
-    except ValidationError as error:
-        raise ProfileError(f"{file.name}: {_complaints(error)}") from error
-
-
-def _complaints(error: ValidationError) -> str:
-    parts = []
-    for complaint in error.errors(include_url=False):
-        key = ".".join(str(part) for part in complaint["loc"])
-        said = complaint["msg"].removeprefix("Value error, ")
-        parts.append(f"{key}: {said}" if key else said)
-    return "; ".join(parts)
-
-
-def _one_line(error: BaseException) -> str:
-    return " ".join(str(error).split())
+    return _FILES.available()
