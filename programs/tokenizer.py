@@ -12,6 +12,7 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from tokenizers import AddedToken
 from tokenizers import Tokenizer as HfTokenizer
 
@@ -39,7 +40,8 @@ class ControlToken:
 class Tokenizer:
     """Encodes text that is known to hold no control tokens, and decodes ids.
 
-    `digest` tells it from other tokenizers. A control token is an added token that the tokenizer marks special, that
+    `digest` tells it from other tokenizers, `spelling_digest` also from itself under a chat template that makes control
+    tokens of others. A control token is an added token that the tokenizer marks special, that
     lies outside the base vocabulary, or that the chat template itself writes. All others (Gemma's runs of newlines,
     say) are ordinary text.
 
@@ -59,6 +61,7 @@ class Tokenizer:
         self.control_ids = frozenset(token.id for token in controls)
         self.control_pattern = _alternation(self.controls)
         self.digest = blake2b(tokenizer_json.encode(), digest_size=_DIGEST_BYTES).hexdigest()
+        self.spelling_digest = _spelling_digest(self.digest, self.control_ids)
         self._plain = _without(description, self.control_ids)
         self._encode_cached = lru_cache(_CACHED_TEXTS)(self._encode_after_control)
 
@@ -95,6 +98,20 @@ class Tokenizer:
     def _encode_after_control(self, text: str) -> array[int]:
         return array("I", self._plain.encode(_ANCHOR + text, add_special_tokens=False).ids[1:])
 
+    def encode_located(self, text: str) -> tuple[array[int], array[int]]:
+        """What `encode` gives for `text` after a control token, and the first character of each id.
+
+        The starts never fall. An id that begins inside a character has the start of the id before it, so that text may
+        be cut wherever the starts rise.
+        """
+        encoding = self._plain.encode(_ANCHOR + text.replace(_ANCHOR, "\ufffd"), add_special_tokens=False)
+        if len(encoding.ids) == 1:
+            return array("I"), array("I")
+        starts, ends = np.array(encoding.offsets[1:], np.uint32).T - 1  # without the anchor
+        inside = np.flatnonzero(starts[1:] < np.maximum.accumulate(ends)[:-1]) + 1
+        starts[inside] = 0
+        return array("I", encoding.ids[1:]), array("I", np.maximum.accumulate(starts).tobytes())
+
     def decode(self, ids: Sequence[int], *, skip_special_tokens: bool = True) -> str:
         return self._whole.decode(list(ids), skip_special_tokens=skip_special_tokens)
 
@@ -108,6 +125,11 @@ class Tokenizer:
     @property
     def vocabulary_size(self) -> int:
         return self._whole.get_vocab_size()
+
+
+def _spelling_digest(digest: str, control_ids: frozenset[int]) -> str:
+    controls = ",".join(map(str, sorted(control_ids)))
+    return blake2b(f"{digest} {controls}".encode(), digest_size=_DIGEST_BYTES).hexdigest()
 
 
 def _control_tokens(description: dict[str, Any], template_source: str) -> list[ControlToken]:
