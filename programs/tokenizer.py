@@ -89,11 +89,11 @@ class Tokenizer:
             return self._encode_after_control(text)
         return self._encode_cached(text)
 
-    def encode_raw(self, text: str) -> array[int]:
+    def encode_raw(self, text: str, *, around: bool = True) -> array[int]:
         """As an engine encodes a text that it is given: what control tokens it spells are read as such, and what the
-        tokenizer puts around a text is added.
+        tokenizer puts `around` a text is added.
         """
-        return array("I", self._whole.encode(text).ids)
+        return array("I", self._whole.encode(text, add_special_tokens=around).ids)
 
     def _encode_after_control(self, text: str) -> array[int]:
         return array("I", self._plain.encode(_ANCHOR + text, add_special_tokens=False).ids[1:])

@@ -59,6 +59,11 @@ class CacheView:
             listening = asyncio.create_task(subscriber.run())
             self._followed[replica.name] = _Followed(source, subscriber, listening)
 
+    def flushed(self, name: str) -> None:
+        """Nothing is cached there any more. Where events tell so, they do it in their order."""
+        if name not in self._followed:
+            self._index.clear(name)
+
     def forget(self, name: str) -> None:
         """There is no such replica any more."""
         self._unfollow(name)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
+from typing import Any
 
 from router.cache_view import CacheView
 from router.calls import CallParser
@@ -86,6 +88,26 @@ class Router:
     def abort(self, rid: str) -> None:
         """End what is relayed under this name of its client's."""
         self._native.abort(rid)
+
+    async def flush(self) -> bool:
+        """Have every server drop what it has cached; False when one did not, because something runs there.
+
+        Raises EngineUnavailableError when one does not answer.
+        """
+        servers = {one.client.url: one for one in self.replicas.values()}.values()
+        flushed = await asyncio.gather(*(one.client.control.flush() for one in servers))
+        urls = {one.client.url for one, done in zip(servers, flushed, strict=True) if done}
+        for replica in self.replicas.values():
+            if replica.client.url in urls:
+                self.cache.flushed(replica.name)
+        return all(flushed)
+
+    async def model_info(self) -> dict[str, Any]:
+        """What the first replica that takes requests says of its model. Raises NoReplicaError when none does."""
+        for replica in self.replicas.values():
+            if replica.available:
+                return await replica.client.control.model_info()
+        raise self.placer.none_available()
 
     @property
     def counts(self) -> GenerationCounts:

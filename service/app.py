@@ -32,6 +32,7 @@ from service import (
     native,
     placements,
     responses,
+    tokenize,
 )
 from service.auth import require_key
 from service.body import refused
@@ -70,6 +71,7 @@ def create_app(settings: Settings) -> FastAPI:
         conversations,
         models,
         native,
+        tokenize,
         files,
         admin,
         engine_admin,

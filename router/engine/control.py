@@ -65,6 +65,17 @@ class EngineControl:
         info = await self._ask("/model_info")
         return LoadedWeights(str(info["model_path"]), str(info["weight_version"]))
 
+    async def model_info(self) -> dict[str, Any]:
+        """What it says of its model, in its own words."""
+        return await self._ask("/model_info")
+
+    async def flush(self) -> bool:
+        """Drop all that is cached, of all its ranks. False while something runs or waits in it: nothing is dropped."""
+        status, _ = await self._request("POST", "/flush_cache", None, _ASK_TIMEOUT_S, reads=False)
+        if status not in (200, 400):
+            raise EngineUnavailableError(f"{self._name} answers /flush_cache with {status}")
+        return status == 200
+
     async def swap_weights(self, model: Path, version: str) -> None:
         """Load the weights of `model`, a directory as the server sees it, in place of those it has.
 
@@ -89,12 +100,14 @@ class EngineControl:
             raise EngineUnavailableError(f"{self._name} answers {path} with {status}: {told.get('error', answer)}")
         return told
 
-    async def _request(self, method: str, path: str, body: object, limit_s: float) -> tuple[int, object]:
+    async def _request(
+        self, method: str, path: str, body: object, limit_s: float, *, reads: bool = True
+    ) -> tuple[int, object]:
         timeout = aiohttp.ClientTimeout(total=limit_s, sock_connect=_CONNECT_TIMEOUT_S)
         try:
             async with self._session.request(method, self._url + path, json=body, timeout=timeout) as response:
                 content = await response.read()
-                return response.status, orjson.loads(content) if content else None
+                return response.status, orjson.loads(content) if content and reads else None
         except (aiohttp.ClientError, TimeoutError, OSError, orjson.JSONDecodeError) as error:
             said = str(error) or type(error).__name__
             raise EngineUnavailableError(f"cannot reach {self._name} at {self._url}: {said}") from error

@@ -123,6 +123,10 @@ class Spelling:
         self._held: list[int] = []
         self.parts: list[str] = []
 
+    def alone(self, token: int) -> str:
+        """The text of a token by itself."""
+        return self._speller.decode((token,), skip_special=False)
+
     def push(self, token: int) -> bytes:
         """The text this token adds, escaped for JSON."""
         if not self._held and (whole := self._speller.piece(token, self._skip_special)) is not None:

@@ -49,6 +49,10 @@ SAMPLING_FIELDS: dict[str, tuple[type, ...]] = {
 """All there are, with the types each takes; () takes any."""
 
 
+_OWN = ("cache_salt", "extra_key", "sampling_params", "return_logprob", "logprob_start_len", "top_logprobs_num")
+"""What each prompt of a list may have of its own, if it is a list too."""
+
+
 class RefusedError(ValueError):
     """SGLang's ValueError: 400 without streaming, an error event in a 200 with it."""
 
@@ -187,8 +191,14 @@ def each(body: dict[str, Any]) -> list[dict[str, Any]] | None:
     name = next((name for name in ("input_ids", "text") if _is_list_of_prompts(body.get(name))), None)
     if name is None:
         return None
+    count = len(body[name])
     rid = body.get("rid") or uuid.uuid4().hex
-    return [{**body, name: prompt, "rid": f"{rid}_{number}"} for number, prompt in enumerate(body[name])]
+    named = rid if isinstance(rid, list) else [f"{rid}_{number}" for number in range(count)]
+    lists = {own: body[own] for own in _OWN if isinstance(body.get(own), list)} | {name: body[name], "rid": named}
+    for own, values in lists.items():
+        if len(values) != count:
+            raise RefusedError(f"The length of {own} should be equal to the batch size.")
+    return [{**body, **{own: values[number] for own, values in lists.items()}} for number in range(count)]
 
 
 def _is_list_of_prompts(prompts: Any) -> bool:

@@ -74,9 +74,11 @@ def _times(received: float, now: float, count: int, options: FakeEngineOptions) 
 def _logprobs(request: Request, top: int, since: int) -> dict[str, Any]:
     """Made up but consistent: certain of what it wrote."""
     fresh = request.output[since:]
+    spelling = request.spelling if request.body.get("return_text_in_logprobs") else None
+    of_prompt = [(logprob, token) for logprob, token, _ in request.prompt_logprobs]
     found: dict[str, Any] = {
-        "input_token_logprobs": request.prompt_logprobs,
-        "output_token_logprobs": [[-0.125, token, None] for token in fresh],
+        "input_token_logprobs": [[value, token, spelling and spelling.alone(token)] for value, token in of_prompt],
+        "output_token_logprobs": [[-0.125, token, spelling and spelling.alone(token)] for token in fresh],
         "output_token_logprobs_length": len(request.output),
     }
     if top:

@@ -180,3 +180,117 @@ async def test_a_client_that_leaves_ends_its_generation(
             while front.in_flight or not engine.state.idle:
                 await asyncio.sleep(0.01)
         assert engine.last.finish["type"] == "abort"
+
+
+async def test_a_list_is_answered_whole_under_its_own_names(
+    front: Front, engine: FakeEngine, http: httpx.AsyncClient
+) -> None:
+    body = {
+        "text": ["hello world", "hello fox", "hello dog"],
+        "sampling_params": {"max_new_tokens": 0, "temperature": 0},
+        "return_logprob": True,
+        "return_text_in_logprobs": True,
+        "logprob_start_len": 0,
+    }
+    direct = (await asked(http, engine.url, body | {"rid": ["a", "b", "c"], "cache_salt": "another"})).json()
+    through = (await asked(http, front.url, body | {"rid": ["a", "b", "c"]})).json()
+    assert [timeless(one) for one in through] == [timeless(one) for one in direct]
+    spelled = ["".join(word for *_, word in one["meta_info"]["input_token_logprobs"]) for one in through]
+    assert spelled == body["text"]
+    numbered = (await asked(http, front.url, body | {"rid": "x"})).json()
+    assert [one["meta_info"]["id"] for one in numbered] == ["x_0", "x_1", "x_2"]
+    assert len({one.rid for one in engine.state.finished}) == len(engine.state.finished)
+
+
+async def test_prompts_of_a_list_may_have_salts_of_their_own(front: Front, http: httpx.AsyncClient) -> None:
+    prompt = list(range(3, 43))
+    await asked(http, front.url, {"input_ids": prompt, "cache_salt": "a"})
+    body = {"input_ids": [prompt, prompt], "cache_salt": ["a", "b"], "sampling_params": {"max_new_tokens": 1}}
+    told = (await asked(http, front.url, body)).json()
+    assert [one["meta_info"]["cached_tokens"] for one in told] == [36, 0]
+
+
+async def test_a_frontend_finds_what_it_asks_an_engine_for(
+    front: Front, engine: FakeEngine, http: httpx.AsyncClient
+) -> None:
+    for path in ("/get_model_info", "/model_info"):
+        assert (await http.get(front.url + path)).json() == (await http.get(engine.url + path)).json()
+    for path in ("/get_server_info", "/server_info"):
+        told = (await http.get(front.url + path)).json()
+        assert told["version"] == "0.5.23"
+        assert told["max_total_num_tokens"] == engine.options.max_total_tokens
+    assert (await http.get(front.url + "/health_generate")).status_code == 200
+
+
+async def test_our_own_client_reads_the_fronts_description(front: Front, engine: FakeEngine) -> None:
+    async with aiohttp.ClientSession() as session:
+        told = await EngineClient("front", front.url, session).server_info()
+        own = await EngineClient("engine", engine.url, session).server_info()
+        assert (told.version, told.context_length, told.page_size) == ("0.5.23", CONTEXT, own.page_size)
+        assert told.max_prompt_tokens == own.max_prompt_tokens
+        assert told.dp_size == 1
+        assert await EngineClient("front", front.url, session).generates()
+
+
+async def test_a_program_cannot_flush_everyones_cache_by_the_way(front: Front, http: httpx.AsyncClient) -> None:
+    async def cached() -> int:
+        answer = await asked(http, front.url, {"input_ids": list(range(3, 43))})
+        return int(answer.json()["meta_info"]["cached_tokens"])
+
+    await cached()
+    for method in ("GET", "POST"):
+        assert (await http.request(method, front.url + "/flush_cache")).status_code == 200
+    assert await cached() == 36
+    flushed = await http.post(front.url + "/flush_cache?everyone=true")
+    assert (flushed.status_code, flushed.text) == (200, "Cache flushed.\n")
+    assert await cached() == 0
+
+
+async def test_a_flush_while_something_runs_is_none(store: str, model_dir: Any, http: httpx.AsyncClient) -> None:
+    async with front_on({"decode_tokens_per_s": 50.0}, store, model_dir) as (front, _):
+        running = asyncio.create_task(
+            asked(http, front.url, {"text": "hello", "rid": "mine", "sampling_params": {"max_new_tokens": 500}})
+        )
+        async with asyncio.timeout(5):
+            while not front.in_flight:
+                await asyncio.sleep(0.01)
+        assert (await http.post(front.url + "/flush_cache?everyone=true")).status_code == 400
+        assert (await http.post(front.url + "/abort_request", json={"rid": "mi"})).status_code == 200
+        await asyncio.sleep(0.05)
+        assert not running.done()
+        assert (await http.post(front.url + "/abort_request", json={"rid": "mine"})).status_code == 200
+        assert (await running).json()["meta_info"]["finish_reason"]["type"] == "abort"
+        refused = await http.post(front.url + "/abort_request", json={"abort_all": True})
+        assert refused.status_code == 400
+
+
+@pytest.mark.parametrize("prompt", ["hello <|im_start|>world", ["a", "fox <|im_end|>"]])
+async def test_texts_become_the_ids_that_an_engine_makes_of_them(
+    front: Front, engine: FakeEngine, http: httpx.AsyncClient, prompt: str | list[str]
+) -> None:
+    direct = (await http.post(engine.url + "/tokenize", json={"prompt": prompt})).json()
+    through = (await http.post(front.url + "/tokenize", json={"prompt": prompt})).json()
+    assert through == direct
+    back = await http.post(front.url + "/detokenize", json={"tokens": through["tokens"], "skip_special_tokens": False})
+    assert back.json() == {"text": prompt}
+
+
+async def test_a_body_without_someone_waiting_waits_behind_the_others(
+    store: str, model_dir: Any, http: httpx.AsyncClient
+) -> None:
+    """`flex` in a header: RuntimeEndpoint has no field for it, a worker's session has headers."""
+    async with front_on({"decode_tokens_per_s": 200.0, "max_running_requests": 1}, store, model_dir) as (front, engine):
+        body = {"text": "hello", "sampling_params": {"max_new_tokens": 40, "ignore_eos": True}}
+        first = asyncio.create_task(asked(http, front.url, body))
+        async with asyncio.timeout(5):
+            while not front.in_flight:
+                await asyncio.sleep(0.01)
+        later = []
+        for name, headers in (("flex", {"X_Antiphon_Service_Tier": "flex"}), ("chat", {})):
+            marked = {**body, "sampling_params": {"max_new_tokens": 2}, "cache_salt": name}
+            later.append(asyncio.create_task(asked(http, front.url, marked, **headers)))
+            await asyncio.sleep(0.05)
+        assert [one.status_code for one in await asyncio.gather(first, *later)] == [200] * 3
+        assert [one.body.get("cache_salt") for one in engine.state.finished][-2:] == ["chat", "flex"]
+        refused = await asked(http, front.url, body, X_Antiphon_Service_Tier="soon")
+        assert refused.status_code == 400
