@@ -21,19 +21,21 @@ _MOST_STEPS = 20_000
 def check_schema(schema: Schema) -> SchemaForms:
     """The forms of `schema`. Raises ImpossibleSchemaError, which says where nothing could be valid, and why."""
     forms = SchemaForms(schema)
-    if (reason := _Check(forms).reason(schema, "")) is not None:
+    if (reason := Satisfiable(forms).reason(schema)) is not None:
         raise ImpossibleSchemaError(f"no value can satisfy this schema: {reason}")
     return forms
 
 
-class _Check:
+class Satisfiable:
+    """What is possible by the forms of one schema. Raises ImpossibleSchemaError when that takes too long to see."""
+
     def __init__(self, forms: SchemaForms) -> None:
         self._forms = forms
         self._possible: set[str] = set()
         self._open: set[str] = set()
         self._steps = 0
 
-    def reason(self, schema: Schema, where: str) -> str | None:
+    def reason(self, schema: Schema, where: str = "") -> str | None:
         """Why nothing satisfies the schema of what is `where` in a value; None: something may.
 
         A schema that needs itself has to end somewhere, so it is taken as impossible while it is looked into.
@@ -59,12 +61,13 @@ class _Check:
         first: str | None = None
         for form in self._forms.forms(schema):
             for kind in sorted(form.types):
-                if (reason := self._form(form, kind, where)) is None:
+                if (reason := self.form_reason(form, kind, where)) is None:
                     return None
                 first = first or reason
         return first or f"{_place(where)} {_nothing(schema)}"
 
-    def _form(self, form: Form, kind: str, where: str) -> str | None:
+    def form_reason(self, form: Form, kind: str, where: str = "") -> str | None:
+        """The same for one of a form's types."""
         if form.values is not None:  # each of them has been validated
             return None
         match kind:

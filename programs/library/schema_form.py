@@ -95,7 +95,7 @@ class Form:
     def names(self) -> tuple[str, ...]:
         """All properties that it speaks of by name, in the order in which it does."""
         spoken = [name for rule in self.rules for name in rule.get("properties", {})]
-        named = [name for given in self.said("propertyNames") if given is not False for name in _listed(given)]
+        named = [name for given in self.said("propertyNames") for name in listed_values(given)]
         return tuple(dict.fromkeys([*spoken, *self.required, *named]))
 
     def member(self, name: str) -> Schema:
@@ -146,7 +146,8 @@ def _item(rule: Mapping[str, Any], index: int) -> Schema:
     return prefix[index] if index < len(prefix) else rest
 
 
-def _listed(schema: Schema) -> list[Any]:
+def listed_values(schema: Schema) -> list[Any]:
+    """The values that a schema lists itself, if it does."""
     if not isinstance(schema, Mapping):
         return []
     return [schema["const"]] if "const" in schema else schema.get("enum", [])

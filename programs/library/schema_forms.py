@@ -59,6 +59,19 @@ class SchemaForms:
             self._forms[key] = self._reduced(schema)
         return self._forms[key]
 
+    def object_form(self, schema: Schema) -> Form | None:
+        """The only form that is an object's, where there is just one: such objects can be put together by property."""
+        return self._only(schema, "object")
+
+    def list_form(self, schema: Schema) -> Form | None:
+        """The only form that is an array's, if all its items are alike: such arrays can be united."""
+        form = self._only(schema, "array")
+        return None if form is None or form.prefix else form
+
+    def _only(self, schema: Schema, kind: str) -> Form | None:
+        found = [form for form in self.forms(schema) if kind in form.types]
+        return found[0] if len(found) == 1 and found[0].values is None else None
+
     def _reduced(self, schema: Schema) -> tuple[Form, ...]:
         if schema is False:
             return ()
