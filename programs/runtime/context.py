@@ -8,16 +8,18 @@ from array import array
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, replace
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import orjson
 
 from programs.answer import Answer
-from programs.documents.store import DocumentStore
+from programs.documents.document import Document
+from programs.documents.tokens import DocumentTokens
 from programs.errors import ContextLengthError
 from programs.runtime.engine import TokenEngine
 from programs.runtime.prompt import OpenDocument, Prompt, PromptWriter
 from programs.runtime.steps import StepInputs, StepOutput, Steps
+from programs.tokenizer import Tokenizer
 from router.errors import EngineBrokeError, EngineStoppedError
 from router.request import Delta, GenerateRequest, Sampling
 
@@ -56,6 +58,16 @@ class Progress:
     message: str = ""
 
 
+class Documents(Protocol):
+    """Where documents are got from: a `DocumentStore` is one."""
+
+    async def get(self, document_id: str) -> Document:
+        """Raises UnknownDocumentError."""
+
+    async def tokens(self, document: Document, tokenizer: Tokenizer) -> DocumentTokens:
+        """The document's tokens."""
+
+
 class ProgramContext:
     """Of one run. What is generated is as the model says it, without reasoning."""
 
@@ -63,13 +75,13 @@ class ProgramContext:
         self,
         writer: PromptWriter,
         engine: TokenEngine,
-        documents: DocumentStore,
+        documents: Documents,
         steps: Steps,
         on_progress: Callable[[Progress], None],
     ) -> None:
         self.prompts = writer
-        self.context_length = writer.model.context_length
-        """Tokens of a prompt and its answer together."""
+        self.context_length = writer.context_length
+        """Tokens that a prompt and its answer may take together."""
         self.opened: dict[str, OpenDocument] = {}
         """By id: the documents used so far."""
         self._engine = engine
@@ -173,10 +185,10 @@ class ProgramContext:
         return StepInputs(kind, self.prompts.model.identity, ids, how)
 
     def _require_room(self, prompt_tokens: int, more: int) -> None:
-        if prompt_tokens + more >= self.context_length:
+        if prompt_tokens + more > self.context_length:
             raise ContextLengthError(
-                f"this model's context is {self.context_length} tokens; a prompt of {prompt_tokens} and {more} tokens "
-                "after it do not fit"
+                f"a prompt of {prompt_tokens} tokens and {more} after it do not fit this model's context, which has "
+                f"room for {self.context_length}"
             )
 
     async def _generate(self, ids: array[int], sampling: Sampling) -> StepOutput:

@@ -15,6 +15,8 @@ from programs.errors import TemplateRefusedError
 from programs.message import Message
 from programs.model import ChatModel
 
+_ENGINE_KEEPS = 8
+"""Tokens of the context window that SGLang lets no request use."""
 _CACHED_FRAMES = 64
 
 
@@ -85,6 +87,8 @@ class PromptWriter:
 
     def __init__(self, model: ChatModel, now: datetime) -> None:
         self.model = model
+        self.context_length = model.context_length - _ENGINE_KEEPS
+        """Tokens that a prompt and its answer may take together."""
         self._now = now
         switches = [name for name in THINKING_SWITCHES if name in model.template.variables]
         self._arguments: Mapping[str, bool] = dict.fromkeys(switches, False)
@@ -103,7 +107,7 @@ class PromptWriter:
 
     def room(self, prompt: Prompt, max_tokens: int = 0) -> int:
         """Tokens that could still be added to the prompt if `max_tokens` are to be generated; negative: too long."""
-        return self.model.context_length - 1 - max_tokens - len(self.closed_ids(prompt))
+        return self.context_length - max_tokens - len(self.closed_ids(prompt))
 
     def _encode(self, text: str) -> array[int]:
         return array("I", self.model.tokenizer.encode(text, after_control=True))

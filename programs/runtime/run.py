@@ -10,10 +10,9 @@ from typing import Any
 
 from pydantic_core import PydanticSerializationError, to_jsonable_python
 
-from programs.documents.store import DocumentStore
 from programs.errors import ProgramOutputError
 from programs.model import ChatModel
-from programs.runtime.context import ProgramContext, Progress
+from programs.runtime.context import Documents, ProgramContext, Progress
 from programs.runtime.engine import TokenEngine
 from programs.runtime.program import Program
 from programs.runtime.prompt import PromptWriter
@@ -67,7 +66,7 @@ async def run_program(
     *,
     model: ChatModel,
     engine: TokenEngine,
-    documents: DocumentStore,
+    documents: Documents,
     steps: StepStore,
     on_progress: Callable[[Progress], None] = lambda progress: None,
     now: datetime | None = None,

@@ -68,7 +68,7 @@ def test_what_is_added_leaves_the_ids_before_it_as_they_are(
     assert after[: len(before)] == before
     assert prompts.open_ids(longer) == after[: len(prompts.open_ids(longer))]
     assert prompts.closed_ids(prompt)[: len(before)] == before
-    assert prompts.room(longer, 10) == prompts.model.context_length - 11 - len(after)
+    assert prompts.room(longer, 10) == prompts.context_length - 10 - len(after)
 
 
 @pytest.mark.parametrize("family", EVERY_FAMILY)
