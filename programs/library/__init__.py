@@ -2,5 +2,5 @@
 
 from __future__ import annotations
 
-LIBRARY = ("programs.library.summarize:summarize",)
+LIBRARY = ("programs.library.summarize:summarize", "programs.library.extract:EXTRACT")
 """Each `module:program`, as in a serving profile."""
