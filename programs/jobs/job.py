@@ -8,6 +8,8 @@ from typing import Literal
 
 import msgspec
 
+from programs.runtime.context import Progress
+
 JobState = Literal["queued", "running", "succeeded", "failed", "cancelled"]
 OUTCOMES: tuple[JobState, ...] = ("succeeded", "failed", "cancelled")
 
@@ -29,14 +31,6 @@ class JobSpec(msgspec.Struct, frozen=True):
     created: float
     deadline_s: float | None = None
     tenant: str = "default"
-
-
-class JobProgress(msgspec.Struct, frozen=True):
-    """How far a job says it is: `done` of `total` pieces of work (0 while it does not know)."""
-
-    done: int = 0
-    total: int = 0
-    message: str = ""
 
 
 class JobError(msgspec.Struct, frozen=True):
@@ -70,7 +64,7 @@ class Job:
 
     spec: JobSpec
     state: JobState
-    progress: JobProgress
+    progress: Progress
     started: float | None
     """When a worker took it first."""
     outcome: Outcome | None

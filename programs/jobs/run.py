@@ -9,10 +9,11 @@ from dataclasses import dataclass
 
 from programs.errors import LeaseLostError, ProgramsError, UnknownJobError
 from programs.jobs.failure import TRANSIENT, failed_by
-from programs.jobs.job import Failed, JobError, JobProgress, JobState, Outcome, state_of
+from programs.jobs.job import Failed, JobError, JobState, Outcome, state_of
 from programs.jobs.patience import patiently
 from programs.jobs.store import JobStore, Lease
 from programs.jobs.work import Work
+from programs.runtime.context import Progress
 from router.errors import RouterError
 
 _log = logging.getLogger("antiphon.jobs")
@@ -58,7 +59,7 @@ class JobRun:
         self._lease = lease
         self._limits = limits
         self._steps = LeasedSteps(store, lease)
-        self._unsent: JobProgress | None = None
+        self._unsent: Progress | None = None
 
     async def until_ended(self) -> JobState | None:
         """The state that the job has ended in; None when it is no longer ours. Cancelled, it leaves the job open."""
@@ -111,7 +112,7 @@ class JobRun:
             pause_s = self._limits.first_pause_s * 2 ** (failures - 1)
             await asyncio.sleep(min(self._limits.longest_pause_s, pause_s))
 
-    def _on_progress(self, progress: JobProgress) -> None:
+    def _on_progress(self, progress: Progress) -> None:
         self._unsent = progress
 
     async def _beat(self) -> JobState | None:
@@ -123,7 +124,7 @@ class JobRun:
             except LeaseLostError:
                 return await self._left()
 
-    async def _beat_once(self, progress: JobProgress | None) -> None:
+    async def _beat_once(self, progress: Progress | None) -> None:
         await patiently(lambda: self._store.beat(self._lease, progress))
 
     async def _finish(self, outcome: Outcome) -> JobState:

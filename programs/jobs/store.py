@@ -18,6 +18,7 @@ its fence, and only the one who claimed it last, and only as long as it has no o
 from __future__ import annotations
 
 import asyncio
+import math
 import time
 from collections.abc import AsyncGenerator, Awaitable, Sequence
 from dataclasses import dataclass
@@ -27,8 +28,10 @@ import msgspec
 from redis.asyncio import Redis
 
 from programs.errors import LeaseLostError, UnknownJobError
-from programs.jobs.job import Cancelled, Job, JobProgress, JobSpec, JobState, Outcome, state_of
+from programs.jobs.job import Cancelled, Job, JobSpec, JobState, Outcome, state_of
+from programs.jobs.patience import patiently
 from programs.jobs.queue import JobQueue
+from programs.runtime.context import Progress
 from programs.store import translated
 
 _POLL_S = 0.25
@@ -161,7 +164,7 @@ class JobStore:
         async with translated():
             await self._redis.set(_key(spec.id, "spec"), msgspec.msgpack.encode(spec), ex=self._ttl_s)
         await self.queue.add(spec.id, spec.created)
-        return Job(spec, "queued", JobProgress(), None, None, None)
+        return Job(spec, "queued", Progress(0, 0), None, None, None)
 
     async def get(self, job: str) -> Job:
         """Raises UnknownJobError."""
@@ -197,16 +200,18 @@ class JobStore:
             await self._cancel(keys=_keys(job), args=[ended, self._ttl_s])
         return await self.get(job)
 
-    async def changes(self, job: str) -> AsyncGenerator[Job]:
+    async def changes(self, job: str, at_least_every_s: float = math.inf) -> AsyncGenerator[Job]:
         """The job now, and again whenever its state or its progress is another, until it has ended.
 
+        It is told again, too, when nothing has changed for `at_least_every_s`. A store that is away is waited for.
         Raises UnknownJobError.
         """
         told: Job | None = None
+        told_at = 0.0
         while told is None or told.outcome is None:
-            found = await self.get(job)
-            if found != told:
-                told = found
+            found = await patiently(lambda: self.get(job))
+            if found != told or time.monotonic() - told_at >= at_least_every_s:
+                told, told_at = found, time.monotonic()
                 yield found
             else:
                 await asyncio.sleep(_POLL_S)
@@ -226,7 +231,7 @@ class JobStore:
             case _:
                 return NotClaimed(None)
 
-    async def beat(self, lease: Lease, progress: JobProgress | None) -> None:
+    async def beat(self, lease: Lease, progress: Progress | None) -> None:
         """Hold the job for another `lease_s`. A lease that ran out is taken up again, unless someone else has it now.
 
         Raises LeaseLostError.
@@ -249,7 +254,7 @@ class JobStore:
         stored: bytes = answer[0]
         return stored
 
-    async def finish(self, lease: Lease, outcome: Outcome, at: float, progress: JobProgress | None) -> None:
+    async def finish(self, lease: Lease, outcome: Outcome, at: float, progress: Progress | None) -> None:
         """Store how the job ended, once. `at` is when; repeated with the same it is the same. Raises LeaseLostError."""
         ended = msgspec.msgpack.encode(_Ended(outcome, at, lease.fence))
         arguments: list[str | bytes | int] = [lease.fence, ended, _packed(progress), self._ttl_s]
@@ -274,7 +279,7 @@ def _keys(job: str) -> list[str]:
     return [_key(job, name) for name in _NAMES]
 
 
-def _packed(progress: JobProgress | None) -> bytes:
+def _packed(progress: Progress | None) -> bytes:
     return b"" if progress is None else msgspec.msgpack.encode(progress)
 
 
@@ -297,7 +302,7 @@ def _job(spec: bytes | None, run: list[bytes | None], leased: int, packed: bytes
     return Job(
         spec=msgspec.msgpack.decode(spec, type=JobSpec),
         state=state_of(outcome, leased=bool(leased)),
-        progress=JobProgress() if progress is None else msgspec.msgpack.decode(progress, type=JobProgress),
+        progress=Progress(0, 0) if progress is None else msgspec.msgpack.decode(progress, type=Progress),
         started=None if started is None else float(started),
         outcome=outcome,
         ended=None if ended is None else ended.at,

@@ -5,16 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Protocol
 
-from programs.jobs.job import JobProgress, JobSpec, Succeeded
-
-
-class JobSteps(Protocol):
-    """Where one job's steps keep their outputs, by the digest of their inputs."""
-
-    async def get(self, digest: str) -> bytes | None: ...
-
-    async def put(self, digest: str, output: bytes) -> bytes:
-        """Store an output; the first writer wins. What is stored then. Raises LeaseLostError."""
+from programs.jobs.job import JobSpec, Succeeded
+from programs.runtime.context import Progress
+from programs.runtime.steps import StepStore
 
 
 class Work(Protocol):
@@ -22,5 +15,5 @@ class Work(Protocol):
     fails for a reason that may pass (programs/jobs/failure.py) or its worker dies.
     """
 
-    async def __call__(self, spec: JobSpec, steps: JobSteps, on_progress: Callable[[JobProgress], None]) -> Succeeded:
+    async def __call__(self, spec: JobSpec, steps: StepStore, on_progress: Callable[[Progress], None]) -> Succeeded:
         """Raises RouterError or ProgramsError."""

@@ -10,8 +10,9 @@ import pytest
 from redis.asyncio import Redis
 
 from programs.errors import LeaseLostError, StoreUnavailableError, UnknownJobError
-from programs.jobs.job import Cancelled, Failed, JobError, JobProgress, JobSpec, Succeeded, new_job_id
+from programs.jobs.job import Cancelled, Failed, JobError, JobSpec, Succeeded, new_job_id
 from programs.jobs.store import JobStore, Lease, NotClaimed
+from programs.runtime.context import Progress
 from programs.store import connect
 
 DONE = Succeeded(b'{"answer":42}', b"{}")
@@ -51,10 +52,10 @@ async def test_a_job_is_queued_then_running_then_ended(jobs: JobStore) -> None:
     running = await jobs.get(one.id)
     assert (running.state, running.spec, running.outcome, running.ended) == ("running", one, None, None)
     assert running.started is not None
-    await jobs.finish(lease, DONE, 5.0, JobProgress(3, 3, "done"))
+    await jobs.finish(lease, DONE, 5.0, Progress(3, 3, "done"))
     ended = await jobs.get(one.id)
     assert (ended.state, ended.outcome, ended.ended) == ("succeeded", DONE, 5.0)
-    assert (ended.progress, ended.started) == (JobProgress(3, 3, "done"), running.started)
+    assert (ended.progress, ended.started) == (Progress(3, 3, "done"), running.started)
 
 
 async def test_a_failure_says_why(jobs: JobStore) -> None:
@@ -95,12 +96,12 @@ async def test_who_lost_its_lease_to_another_stores_nothing_any_more(jobs: JobSt
     with pytest.raises(LeaseLostError, match="another worker"):
         await jobs.put_step(paused, "d", b"late")
     with pytest.raises(LeaseLostError):
-        await jobs.beat(paused, JobProgress(9, 9, ""))
+        await jobs.beat(paused, Progress(9, 9, ""))
     with pytest.raises(LeaseLostError):
         await jobs.finish(paused, DONE, 1.0, None)
     await jobs.release(paused)
     job = await jobs.get(one.id)
-    assert (job.state, job.progress) == ("running", JobProgress())
+    assert (job.state, job.progress) == ("running", Progress(0, 0))
     assert await jobs.step(heir, "d") is None
     await jobs.finish(heir, Failed(JobError("x", "y")), 2.0, None)
     assert (await jobs.get(one.id)).state == "failed"
@@ -112,9 +113,9 @@ async def test_a_lease_that_ran_out_unnoticed_is_taken_up_again(jobs: JobStore, 
     lease = await claimed(jobs, one.id)
     await expire_lease(redis, one.id)
     assert (await jobs.get(one.id)).state == "queued"
-    await jobs.beat(lease, JobProgress(1, 2, "half"))
+    await jobs.beat(lease, Progress(1, 2, "half"))
     job = await jobs.get(one.id)
-    assert (job.state, job.progress) == ("running", JobProgress(1, 2, "half"))
+    assert (job.state, job.progress) == ("running", Progress(1, 2, "half"))
 
 
 async def test_a_step_is_stored_once(jobs: JobStore, redis: Redis) -> None:
@@ -162,14 +163,13 @@ async def test_a_cancelled_job_has_ended_whatever_runs_it(jobs: JobStore) -> Non
 async def test_deliveries_are_counted_until_the_job_gets_on(jobs: JobStore, redis: Redis) -> None:
     one = spec()
     await jobs.submit(one)
-    seen = []
+    leases = []
     for token in "abc":
-        lease = await claimed(jobs, one.id, token)
-        seen.append(lease.deliveries)
+        leases.append(await claimed(jobs, one.id, token))
         await expire_lease(redis, one.id)
-    await jobs.put_step(lease, "d", b"x")
-    seen.append((await claimed(jobs, one.id, "d")).deliveries)
-    assert seen == [1, 2, 3, 1]
+    await jobs.put_step(leases[-1], "d", b"x")
+    leases.append(await claimed(jobs, one.id, "d"))
+    assert [lease.deliveries for lease in leases] == [1, 2, 3, 1]
 
 
 async def test_a_job_handed_back_is_claimed_at_once_and_counts_no_death(jobs: JobStore) -> None:
@@ -210,12 +210,12 @@ async def test_every_key_has_a_time_to_live(jobs: JobStore, redis: Redis) -> Non
     messages = await jobs.queue.read("w", 10, 0.01)
     lease = await claimed(jobs, one.id)
     await jobs.put_step(lease, "d", b"x")
-    await jobs.beat(lease, JobProgress(1, 1, ""))
+    await jobs.beat(lease, Progress(1, 1, ""))
     await jobs.queue.hold("w", [messages[0].id])
     await jobs.finish(lease, DONE, 1.0, None)
     await jobs.queue.done(messages[0].id, "succeeded")
     await claimed(jobs, other.id)
-    left = {key.decode(): await redis.ttl(key) for key in await redis.keys("*")}
+    left = {key: await redis.ttl(key) for key in await redis.keys("*")}
     assert len(left) == 11
     assert [key for key, ttl in left.items() if not 0 < ttl <= 7200] == []
 
@@ -227,8 +227,8 @@ async def test_changes_are_told_until_the_job_has_ended(jobs: JobStore) -> None:
     assert (await anext(changes)).state == "queued"
     lease = await claimed(jobs, one.id)
     assert (await anext(changes)).state == "running"
-    await jobs.beat(lease, JobProgress(1, 4, "reading"))
-    assert (await anext(changes)).progress == JobProgress(1, 4, "reading")
+    await jobs.beat(lease, Progress(1, 4, "reading"))
+    assert (await anext(changes)).progress == Progress(1, 4, "reading")
     await jobs.finish(lease, DONE, 1.0, None)
     assert [job.state async for job in changes] == ["succeeded"]
 

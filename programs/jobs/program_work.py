@@ -1,0 +1,42 @@
+"""A worker's work: the program that a job names, run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+import orjson
+
+from programs.documents.store import DocumentStore
+from programs.jobs.job import JobSpec, Succeeded
+from programs.model import ChatModel
+from programs.runtime.context import Progress
+from programs.runtime.engine import TokenEngine
+from programs.runtime.registry import ProgramRegistry
+from programs.runtime.run import run_program
+from programs.runtime.steps import StepStore
+
+
+@dataclass(frozen=True, slots=True)
+class ProgramWork:
+    """`engine_of` gives what computes the steps of a tenant's jobs."""
+
+    programs: ProgramRegistry
+    model: ChatModel
+    documents: DocumentStore
+    engine_of: Callable[[str], TokenEngine]
+
+    async def __call__(self, spec: JobSpec, steps: StepStore, on_progress: Callable[[Progress], None]) -> Succeeded:
+        """Raises UnknownProgramError, and as `run_program` does."""
+        result = await run_program(
+            self.programs.get(spec.program),
+            orjson.loads(spec.parameters),
+            model=self.model,
+            engine=self.engine_of(spec.tenant),
+            documents=self.documents,
+            steps=steps,
+            on_progress=on_progress,
+            now=datetime.fromtimestamp(spec.created, UTC),
+        )
+        return Succeeded(orjson.dumps(result.output), orjson.dumps(result.provenance.as_json()))
