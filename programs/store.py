@@ -350,13 +350,24 @@ def _turn(packed: bytes) -> Turn:
 
 @asynccontextmanager
 async def translated() -> AsyncIterator[None]:
-    """Whatever Redis raises becomes a StoreUnavailableError."""
+    """Whatever Redis raises becomes a StoreUnavailableError; a cancellation that comes meanwhile is never lost."""
+    before = _cancellations()
     try:
-        yield
+        try:
+            yield
+        finally:
+            # before Python 3.12 asyncio.wait_for, under which the client sends, mostly swallows one
+            if _cancellations() > before:
+                raise asyncio.CancelledError
     except ResponseError as error:
         raise StoreUnavailableError(f"the session store refuses: {error}") from error
     except (RedisError, OSError) as error:
         raise StoreUnavailableError(f"the session store cannot be reached: {error}") from error
+
+
+def _cancellations() -> int:
+    task = asyncio.current_task()
+    return task.cancelling() if task else 0
 
 
 def connect(url: str, **options: Any) -> Redis:

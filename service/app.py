@@ -15,8 +15,10 @@ from starlette.responses import JSONResponse, Response
 from programs.anticipation import AnticipationBudget, Anticipator
 from programs.files import FileStore
 from programs.hygiene import HygieneRule
+from programs.jobs.store import JobStore
 from programs.model import ChatModel
 from programs.probe import probe
+from programs.runtime.registry import ProgramRegistry
 from programs.session import Sessions
 from programs.store import SessionStore, connect
 from programs.verdict import TemplateProbe
@@ -28,9 +30,11 @@ from service import (
     engine_admin,
     files,
     health,
+    jobs,
     models,
     native,
     placements,
+    programs,
     responses,
     tokenize,
 )
@@ -38,15 +42,33 @@ from service.auth import require_key
 from service.body import refused
 from service.errors import EXPECTED_ERRORS, ErrorBody, error_body
 from service.hygiene_file import hygiene_rules
+from service.job_metrics import JobCollector
 from service.metrics import Metrics
 from service.registry import routed
 from service.services import Services
+from service.serving_profile import load_serving_profile
 from service.settings import Settings
 from service.sse import ClientGoneError
 
 _log = logging.getLogger("antiphon.service")
 
 _CLIENT_CLOSED_REQUEST = 499
+_MODULES = (
+    chat,
+    responses,
+    compaction,
+    conversations,
+    models,
+    native,
+    tokenize,
+    files,
+    programs,
+    jobs,
+    admin,
+    engine_admin,
+    placements,
+    health,
+)
 
 
 def create_app(settings: Settings) -> FastAPI:
@@ -55,29 +77,17 @@ def create_app(settings: Settings) -> FastAPI:
     probed = probe(model.template, model.tokenizer)
     _log.info("%s: %s", model.name, probed.summary)
     rules = hygiene_rules(settings.hygiene)
+    runnable = ProgramRegistry(load_serving_profile(settings.serving_profile).load_programs())
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
-        async with _services(settings, model, probed, rules) as services:
+        async with _services(settings, model, probed, rules, runnable) as services:
             app.state.services = services
             yield
 
     described = "/openapi.json" if settings.api_key is None else None  # FastAPI's own routes ask for no key
     app = FastAPI(title="Antiphon", lifespan=lifespan, dependencies=[Depends(require_key)], openapi_url=described)
-    for module in (
-        chat,
-        responses,
-        compaction,
-        conversations,
-        models,
-        native,
-        tokenize,
-        files,
-        admin,
-        engine_admin,
-        placements,
-        health,
-    ):
+    for module in _MODULES:
         app.include_router(module.router)
     for expected in EXPECTED_ERRORS:
         app.add_exception_handler(expected, _expected)
@@ -90,10 +100,15 @@ def create_app(settings: Settings) -> FastAPI:
 
 @asynccontextmanager
 async def _services(
-    settings: Settings, model: ChatModel, probed: TemplateProbe, rules: tuple[HygieneRule, ...]
+    settings: Settings,
+    model: ChatModel,
+    probed: TemplateProbe,
+    rules: tuple[HygieneRule, ...],
+    runnable: ProgramRegistry,
 ) -> AsyncIterator[Services]:
     redis = connect(settings.store_url)
     store = SessionStore(redis, settings.session_ttl_s)
+    job_store = JobStore(redis, settings.job_ttl_s)
     try:
         async with (
             aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)) as http,
@@ -102,9 +117,17 @@ async def _services(
             anticipator = Anticipator(router, AnticipationBudget(settings.anticipated_tokens_per_minute))
             sessions = Sessions(model, store, router, anticipator, rules=rules, default_history=settings.history)
             try:
-                metrics = Metrics(anticipator.count, router)
                 yield Services(
-                    settings, store, router, sessions, metrics, control, probed, FileStore(redis, settings.file_ttl_s)
+                    settings=settings,
+                    store=store,
+                    router=router,
+                    sessions=sessions,
+                    metrics=Metrics(anticipator.count, router, JobCollector(job_store.queue)),
+                    control=control,
+                    probed=probed,
+                    files=FileStore(redis, settings.file_ttl_s),
+                    programs=runnable,
+                    jobs=job_store,
                 )
             finally:
                 await anticipator.aclose()

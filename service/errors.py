@@ -8,11 +8,14 @@ from typing import Any
 
 from programs.errors import (
     ContextLengthError,
+    ProgramParametersError,
     StoreUnavailableError,
     TemplateRefusedError,
     TurnConflictError,
     UnknownConversationError,
     UnknownFileError,
+    UnknownJobError,
+    UnknownProgramError,
     UnknownResponseError,
 )
 from router.errors import (
@@ -68,6 +71,9 @@ _TABLE: tuple[tuple[type[Exception], int, str, str | None, str | None], ...] = (
     (UnknownResponseError, 400, _INVALID, "previous_response_not_found", "previous_response_id"),
     (UnknownConversationError, 404, _INVALID, "conversation_not_found", "conversation"),
     (UnknownFileError, 404, _INVALID, "file_not_found", "file_id"),
+    (UnknownProgramError, 404, _INVALID, "program_not_found", "name"),
+    (ProgramParametersError, 400, _INVALID, "invalid_value", "parameters"),
+    (UnknownJobError, 404, _INVALID, "job_not_found", "job_id"),
     (TurnConflictError, 409, "conflict_error", "turn_conflict", "conversation"),
     (EngineRefusedError, 400, _INVALID, "engine_refused", None),
     (QueueFullError, 429, "rate_limit_error", "queue_full", None),

@@ -32,7 +32,7 @@ async def ready(request: Request) -> Response:
 @router.get("/metrics")
 async def metrics(request: Request) -> Response:
     """What turns cost and what they found, in Prometheus' text format."""
-    return Response(services_of(request).metrics.exposition(), media_type=CONTENT_TYPE_LATEST)
+    return Response(await services_of(request).metrics.exposition(), media_type=CONTENT_TYPE_LATEST)
 
 
 async def _trouble(services: Services) -> str | None:

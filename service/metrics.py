@@ -12,6 +12,7 @@ from programs.anticipation import AnticipationCount
 from programs.turn import FinishedTurn, StartedTurn, TurnEvent
 from router.router import Router
 from service.errors import error_body
+from service.job_metrics import JobCollector
 from service.router_metrics import RouterCollector
 
 _FIRST_TOKEN_S = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
@@ -22,9 +23,11 @@ _NEXT_TOKEN_S = (0.001, 0.0025, 0.005, 0.01, 0.02, 0.04, 0.08, 0.16, 0.32, 0.64,
 class Metrics:
     """One front's counters, in a registry of their own."""
 
-    def __init__(self, anticipated: AnticipationCount, router: Router) -> None:
+    def __init__(self, anticipated: AnticipationCount, router: Router, jobs: JobCollector) -> None:
         self._registry = registry = CollectorRegistry()
         registry.register(RouterCollector(router))
+        registry.register(jobs)
+        self._jobs = jobs
         self._turns = Counter("antiphon_turns", "Turns by how they ended.", ["outcome"], registry=registry)
         self._tokens = Counter("antiphon_tokens", "Tokens of finished turns by kind.", ["kind"], registry=registry)
         self._misses = Counter("antiphon_misses", "Finished turns by miss reason.", ["reason"], registry=registry)
@@ -80,6 +83,7 @@ class Metrics:
             self._changes.labels(change.rule).inc()
         self._dropped.inc(len(turn.dropped))
 
-    def exposition(self) -> bytes:
+    async def exposition(self) -> bytes:
         """Prometheus' text format."""
+        await self._jobs.refresh()
         return generate_latest(self._registry)

@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from starlette.requests import Request
 
 from programs.files import FileStore
+from programs.jobs.store import JobStore
+from programs.runtime.registry import ProgramRegistry
 from programs.session import Sessions
 from programs.store import SessionStore
 from programs.turn import TurnEvent, TurnRequest
@@ -30,6 +32,8 @@ class Services:
     probed: TemplateProbe
     """What the model's chat template does to prefixes, tried at start."""
     files: FileStore
+    programs: ProgramRegistry
+    jobs: JobStore
 
     def run(self, request: TurnRequest) -> AsyncGenerator[TurnEvent]:
         """A turn's events (`Sessions.run`), counted."""

@@ -125,6 +125,10 @@ class Settings(ListenSettings):
     """Of a batch's input."""
     file_ttl_s: int = Field(default=30 * 24 * 3600, gt=0)
     """Files, batches' inputs and outputs, are forgotten so long after they were made."""
+    job_ttl_s: int = Field(default=7 * 24 * 3600, gt=0)
+    """Jobs, with their results, are forgotten so long after they ended."""
+    job_deadline_s: float = Field(default=24 * 3600, gt=0)
+    """How long a job may take from its submission, unless it asks for less or more."""
     queue_requests: int = Field(default=1024, ge=1)
     """Requests that may wait for room in each lane."""
     queue_tokens: int = Field(default=4_000_000, ge=1)

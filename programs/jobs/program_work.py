@@ -14,8 +14,8 @@ from programs.model import ChatModel
 from programs.runtime.context import Progress
 from programs.runtime.engine import TokenEngine
 from programs.runtime.registry import ProgramRegistry
-from programs.runtime.run import run_program
-from programs.runtime.steps import StepStore
+from programs.runtime.run import Prices, run_program
+from programs.runtime.steps import StepRetry, StepStore
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +26,8 @@ class ProgramWork:
     model: ChatModel
     documents: DocumentStore
     engine_of: Callable[[str], TokenEngine]
+    prices: Prices | None = None
+    retry: StepRetry | None = None
 
     async def __call__(self, spec: JobSpec, steps: StepStore, on_progress: Callable[[Progress], None]) -> Succeeded:
         """Raises UnknownProgramError, and as `run_program` does."""
@@ -38,5 +40,7 @@ class ProgramWork:
             steps=steps,
             on_progress=on_progress,
             now=datetime.fromtimestamp(spec.created, UTC),
+            prices=self.prices,
+            retry=self.retry,
         )
         return Succeeded(orjson.dumps(result.output), orjson.dumps(result.provenance.as_json()))

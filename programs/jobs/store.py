@@ -35,6 +35,7 @@ from programs.runtime.context import Progress
 from programs.store import translated
 
 _POLL_S = 0.25
+_LEASE_S = 15.0
 _NAMES = ("spec", "run", "lease", "steps", "outcome")
 
 # KEYS of all scripts: spec, run, lease, steps, outcome
@@ -149,7 +150,7 @@ class JobStore:
     none does anything twice.
     """
 
-    def __init__(self, redis: Redis, ttl_s: int, lease_s: float) -> None:
+    def __init__(self, redis: Redis, ttl_s: int, lease_s: float = _LEASE_S) -> None:
         # A worker speaks for its messages every third of a lease: by then its leases have run out as well.
         self.queue = JobQueue(redis, ttl_s, idle_s=lease_s * 4 / 3)
         self.lease_s = lease_s

@@ -247,3 +247,16 @@ async def test_a_prompt_that_was_all_inherited_is_not_taken_for_what_a_deeper_fo
     assert reread_history is not None
     assert reread_history.ids == appended.ids == array("I", [1, 9, 8])
     assert [length for _, length in reread_history.prompts] == [2]
+
+
+async def test_a_cancellation_is_heeded_whenever_it_comes(sessions: SessionStore) -> None:
+    async def asking() -> None:
+        for _ in range(2000):
+            await sessions.ping()
+
+    for number in range(50):
+        task = asyncio.create_task(asking())
+        await asyncio.sleep(0.002 + number * 0.00005)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task

@@ -1,0 +1,72 @@
+"""`/v1/programs`: what can be run, and runs of it, which are jobs."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from typing import Any
+
+import orjson
+from fastapi import APIRouter, Request
+from pydantic import ValidationError
+
+from programs.errors import ProgramParametersError
+from programs.jobs.job import JobSpec, new_job_id
+from programs.runtime.program import Program
+from service.body import read_body, refused
+from service.jobs import job_object
+from service.schema.programs import RunRequest
+from service.services import services_of
+from service.turns import DEFAULT_TENANT
+
+router = APIRouter()
+
+
+@router.get("/v1/programs")
+async def list_programs(request: Request) -> dict[str, object]:
+    return {"object": "list", "data": [_program_object(one) for one in services_of(request).programs.all()]}
+
+
+@router.get("/v1/programs/{name}")
+async def get_program(request: Request, name: str) -> dict[str, object]:
+    return _program_object(services_of(request).programs.get(name))
+
+
+@router.post("/v1/programs/{name}/runs", status_code=202)
+async def run_program(request: Request, name: str) -> dict[str, object]:
+    """Queue a run of a program; what can be known to be wrong with it is said now."""
+    services = services_of(request)
+    program = services.programs.get(name)
+    wire = await read_body(request, RunRequest, services.settings.max_body_bytes)
+    _check(program, wire.parameters)
+    spec = JobSpec(
+        id=new_job_id(),
+        program=program.name,
+        version=program.version,
+        parameters=orjson.dumps(wire.parameters),
+        created=time.time(),
+        deadline_s=wire.deadline_s or services.settings.job_deadline_s,
+        tenant=wire.user or DEFAULT_TENANT,
+    )
+    return job_object(await services.jobs.submit(spec))
+
+
+def _check(program: Program, parameters: Mapping[str, Any]) -> None:
+    """Raises ServiceError (400) naming the first parameter that is wrong, or ProgramParametersError."""
+    try:
+        program.arguments(parameters)
+    except ProgramParametersError as error:
+        if not isinstance(error.__cause__, ValidationError):
+            raise
+        first = error.__cause__.errors(include_url=False, include_context=False)[0]
+        raise refused({**first, "loc": ("parameters", *first["loc"])}) from error
+
+
+def _program_object(program: Program) -> dict[str, object]:
+    return {
+        "id": program.name,
+        "object": "program",
+        "version": program.version,
+        "description": program.description,
+        "parameters": program.schema,
+    }
