@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from hashlib import blake2b
 from pathlib import Path
-from typing import Any, get_type_hints
+from typing import Annotated, Any, get_type_hints
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
 from pydantic.fields import FieldInfo
@@ -89,20 +89,19 @@ def _parameters(function: Callable[..., Any], label: str) -> type[BaseModel]:
             raise ProgramLoadError(f"{label}: parameter {parameter} has no name to give it by")
         if parameter.name not in hints:
             raise ProgramLoadError(f"{label}: parameter {parameter.name} has no type")
-        default = ... if parameter.default is parameter.empty else parameter.default
         # under a name of their own, since a parameter may be called what a model's method is
-        fields[f"parameter_{number}"] = (hints[parameter.name], _field(default, parameter.name))
+        fields[f"parameter_{number}"] = _field(hints[parameter.name], parameter)
     try:
         return create_model(function.__name__, __config__=ConfigDict(extra="forbid", frozen=True), **fields)
     except Exception as error:  # whatever a type that cannot be validated makes pydantic raise
         raise ProgramLoadError(f"{label}: {error}") from error
 
 
-def _field(default: Any, name: str) -> Any:
+def _field(kind: Any, parameter: inspect.Parameter) -> Any:
+    named, default = Field(alias=parameter.name), parameter.default
     if isinstance(default, FieldInfo):
-        default.alias = default.validation_alias = default.serialization_alias = name
-        return default
-    return Field(default, alias=name)
+        return Annotated[kind, default, named]
+    return Annotated[kind, named], ... if default is parameter.empty else default
 
 
 def _version(function: Callable[..., Any]) -> str:

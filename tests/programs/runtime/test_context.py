@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
 from pathlib import Path
 
 import aiohttp
@@ -15,25 +14,11 @@ from programs.model import ChatModel
 from programs.runtime.context import Generated, ProgramContext, Progress, Selected
 from programs.runtime.prompt import Prompt
 from router.engine.client import EngineClient
-from router.errors import EngineRefusedError
 from tests.conftest import CONTEXT, PAGE, engine_options
 from tests.fake_engine import running_fake_engine
 from tests.fake_engine.running import FakeEngine
 from tests.model_files import agent_model_dir
-from tests.programs.runtime.given import Shelf, Stage
-
-TEXT = "the quick brown fox jumps over a lazy dog " * 20
-
-
-@pytest.fixture
-async def session() -> AsyncIterator[aiohttp.ClientSession]:
-    async with aiohttp.ClientSession() as session:
-        yield session
-
-
-@pytest.fixture
-def stage(engine: FakeEngine, model_dir: Path, session: aiohttp.ClientSession) -> Stage:
-    return Stage(ChatModel.load(model_dir), EngineClient("a", engine.url, session), Shelf(TEXT))
+from tests.programs.runtime.given import Stage
 
 
 async def ask(context: ProgramContext, document: str, questions: list[str]) -> list[Generated]:
@@ -162,15 +147,6 @@ async def test_a_prompt_that_just_fits_is_taken_by_the_engine(stage: Stage, engi
 
     assert (await stage.run(program)).output == 0
     assert engine.state.received == 1
-
-
-async def test_what_the_engine_refuses_is_not_tried_again(stage: Stage, engine: FakeEngine) -> None:
-    async def program(context: ProgramContext) -> None:
-        await context.generate(Prompt(("a",)), max_tokens=4, temperature=-1.0)
-
-    with pytest.raises(EngineRefusedError, match="temperature"):
-        await stage.run(program)
-    assert engine.state.received == 0
 
 
 async def test_branches_come_back_in_order_and_run_sixteen_at_once(stage: Stage) -> None:
