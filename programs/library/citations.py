@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import unicodedata
 from array import array
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import islice
+
+from programs.documents.document import Document
 
 _LEAST_LETTERS = 24
 """A part of a quote stands for the quote when it has as many letters and digits as this, and ..."""
@@ -22,6 +24,26 @@ _PLACES = 1_000
 
 Range = tuple[int, int]
 """Characters of a text, from the first to the one after the last."""
+
+
+@dataclass(frozen=True, slots=True)
+class Citation:
+    """Characters `start` to `end` of a document's text, which are the `quote`; `page` is the one that it begins on."""
+
+    document: str
+    start: int
+    end: int
+    page: int | None
+    quote: str
+
+
+def citations(document: Document, text: Quotable, quotes: Iterable[str], near: Range | None) -> tuple[Citation, ...]:
+    """Of each of `quotes` that is found in `text`, which is the document's, once each."""
+    places = [place for quote in quotes if (place := text.find(quote, near)) is not None]
+    return tuple(
+        Citation(document.id, start, end, document.page_at(start), document.text[start:end])
+        for start, end in dict.fromkeys(places)
+    )
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,7 @@ class Script:
 
     answers: deque[tuple[int, ...]] = field(default_factory=deque)
     reply: Callable[[array[int]], Sequence[int] | None] | None = None
-    """The answer to a prompt for which there is none in `answers`, if it has one: for requests that come in any order."""
+    """The answer to a prompt, if it has one and `answers` are used up: for requests that come in any order."""
     calls: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
     """Of each text that is all tool calls, the calls; it stands for the parsers that a real engine has."""
 

@@ -1,0 +1,248 @@
+"""Questions answered from documents, piece by piece, with the passages that say so.
+
+A prompt begins with the piece of the document, so that all questions about it share one prefix. What is asked in which
+order follows from the documents and the questions alone: a run that begins again takes the same steps.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from pydantic_core import from_json
+
+from programs.errors import ContextLengthError
+from programs.library.citations import Citation, Quotable, citations
+from programs.library.pieces import pieces
+from programs.runtime.context import ProgramContext
+from programs.runtime.prompt import OpenDocument, Passage, Prompt
+
+T = TypeVar("T")
+
+_QUOTES = 3
+_REMINDER_CHARS = 300
+_SHORT_CHARS = 2_000
+"""A document without a reminder of how it begins."""
+_SENTENCE_END = re.compile(r"(?<=[.!?])\s+")
+_SENTENCE_WORDS = 5
+"""A shorter sentence of an answer may be found anywhere, and stand for nothing there."""
+
+_ANSWER = {
+    "type": "object",
+    "properties": {
+        "answer": {"anyOf": [{"type": "string"}, {"type": "null"}]},
+        "quotes": {"type": "array", "items": {"type": "string"}, "maxItems": _QUOTES},
+    },
+    "required": ["answer", "quotes"],
+    "additionalProperties": False,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """`source` says in words what it was read in. Without a text, the answer is not there."""
+
+    text: str
+    source: str
+    citations: tuple[Citation, ...] = ()
+
+
+@dataclass(frozen=True)
+class Reading:
+    """What a model reads at once: a document, or a piece of it. `text` is the whole document's."""
+
+    passage: Passage
+    text: Quotable
+    title: str
+
+    @property
+    def prompt(self) -> Prompt:
+        """What all questions follow."""
+        head = f"Read {self.title} to answer questions about it.\n\n<document>\n"
+        return Prompt((head, self.passage, f"\n</document>\n\n{self._reminder}"))
+
+    @property
+    def _reminder(self) -> str:
+        """Small models forget what they read first, and a part does not say what it is a part of."""
+        text = self.passage.document.document.text
+        if len(text) < _SHORT_CHARS:
+            return ""
+        begin = " ".join(text[:_REMINDER_CHARS].split())
+        return f"The document begins with: {begin} …\n\n"
+
+    def cited(self, quotes: Sequence[str]) -> tuple[Citation, ...]:
+        return citations(self.passage.document.document, self.text, quotes, self.passage.chars)
+
+
+@dataclass
+class Questioner:
+    """Asks questions in one run, with at most `max_tokens` for each answer, and tells how far it is.
+
+    `total` is what is known so far of how many answers there will be.
+    """
+
+    context: ProgramContext
+    questions: Sequence[str]
+    max_tokens: int
+    done: int = 0
+    total: int = 0
+
+    async def readings(self, document_id: str) -> list[Reading]:
+        """The document in pieces that leave room for each question. Raises ContextLengthError, UnknownDocumentError."""
+        document = await self.context.document(document_id)
+        name, text = document.document.name, Quotable(document.document.text)
+        parts = pieces(document, room := self._room(document), room)
+        readings = [Reading(part, text, _title(name, number, len(parts))) for number, part in enumerate(parts, 1)]
+        self.total += len(readings) * len(self.questions)
+        return readings
+
+    async def answers(self, readings: Sequence[Reading]) -> list[list[Answer]]:
+        """For each question, its answers in the order of `readings`.
+
+        One question goes to all pieces at the same time. Several share a piece's prefix: it is computed once, then all
+        are asked of it, and the next piece is not computed before there is no more need of this one.
+        """
+        if len(self.questions) == 1:
+            return [await self.context.fork(self._ask(reading, self.questions[0]) for reading in readings)]
+        by_reading = [await self._ask_all(reading) for reading in readings]
+        return [list(one) for one in zip(*by_reading, strict=True)]
+
+    async def _ask_all(self, reading: Reading) -> list[Answer]:
+        await self.context.prefill(reading.prompt)
+        return await self.context.fork(self._ask(reading, question) for question in self.questions)
+
+    async def _ask(self, reading: Reading, question: str) -> Answer:
+        prompt = reading.prompt.then(_asked(question))
+        generated = await self.context.generate(prompt, max_tokens=self.max_tokens, json_schema=_ANSWER)
+        answer, quotes = _read(generated.text)
+        if answer is None:
+            plain = reading.prompt.then(_asked_plainly(question))
+            answer = (await self.context.generate(plain, max_tokens=self.max_tokens)).text.strip()
+        found = await asyncio.to_thread(reading.cited, quotes)
+        if not found and answer:
+            found = await asyncio.to_thread(reading.cited, _sentences(answer))
+        self.tell("asking")
+        return Answer(answer, reading.title, found)
+
+    async def merged(self, question: str, answers: Sequence[Answer]) -> Answer | None:
+        """One answer from all that have a text, as many at a time as fit. None when none has."""
+        left = [answer for answer in answers if answer.text]
+        while len(left) > 1:
+            groups = fitting(left, lambda some: self.fits(_merging(question, some)))
+            if len(groups) == len(left):
+                break
+            self.total += sum(len(group) > 1 for group in groups)
+            left = await self.context.fork(self._merge(question, group) for group in groups)
+        return left[0] if left else None
+
+    async def _merge(self, question: str, answers: Sequence[Answer]) -> Answer:
+        if len(answers) == 1:
+            return answers[0]
+        prompt = _merging(question, answers)
+        schema = _merged_schema(len(answers))
+        generated = await self.context.generate(prompt, max_tokens=self.max_tokens, json_schema=schema)
+        value = _object(generated.text)
+        text, used = value.get("answer"), value.get("from")
+        chosen = [answers[number - 1] for number in used] if isinstance(used, list) and used else list(answers)
+        self.tell("putting answers together")
+        if not isinstance(text, str) or not text.strip():
+            return chosen[0]
+        found = dict.fromkeys(citation for answer in chosen for citation in answer.citations)
+        return Answer(text.strip(), ", ".join(answer.source for answer in chosen), tuple(found))
+
+    def tell(self, message: str) -> None:
+        """One more is done."""
+        self.done += 1
+        self.context.progress(self.done, self.total, message)
+
+    def _room(self, document: OpenDocument) -> int:
+        """Tokens that the longest question and its answer leave. Raises ContextLengthError when they leave too few."""
+        empty = Reading(Passage(document, 0, 0), Quotable(""), _title(document.document.name, 999, 1000))
+        texts = [text for question in self.questions for text in (_asked(question), _asked_plainly(question))]
+        longest = max(self.context.length(empty.prompt.then(text)) for text in texts)
+        room = self.context.context_length - longest - self.max_tokens
+        if room < self.context.context_length // 3:
+            raise ContextLengthError(
+                f"a question and an answer of up to {self.max_tokens} tokens leave {max(0, room)} of the "
+                f"{self.context.context_length} tokens of this model's context: too few to read a document in"
+            )
+        return room
+
+    def fits(self, prompt: Prompt) -> bool:
+        """Whether an answer to `prompt` has room."""
+        return self.context.length(prompt) + self.max_tokens <= self.context.context_length
+
+
+def fitting(items: Sequence[T], fit: Callable[[Sequence[T]], bool]) -> list[list[T]]:
+    """Neighbours, as many of them together as `fit`."""
+    groups: list[list[T]] = []
+    for item in items:
+        if groups and fit([*groups[-1], item]):
+            groups[-1].append(item)
+        else:
+            groups.append([item])
+    return groups
+
+
+def _title(name: str, number: int, count: int) -> str:
+    return f'the document "{name}"' if count == 1 else f'part {number} of {count} of the document "{name}"'
+
+
+def _asked(question: str) -> str:
+    return (
+        "Now answer this question about the document in one or two sentences, and copy the sentences of the document "
+        f"that say so (null, if it does not say): {question}"
+    )
+
+
+def _asked_plainly(question: str) -> str:
+    return f"Now answer this question about the document in one or two sentences: {question}"
+
+
+def _merging(question: str, answers: Sequence[Answer]) -> Prompt:
+    listed = "".join(f"{number}. {answer.source}: {answer.text}\n\n" for number, answer in enumerate(answers, 1))
+    asked = (
+        f"Question: {question}\n\nAnswer the question from these answers, in one or two sentences, and give the "
+        "numbers of those that it is from."
+    )
+    return Prompt((f"Each of these answers was read in another text:\n\n{listed}", asked))
+
+
+def _merged_schema(count: int) -> dict[str, Any]:
+    number = {"type": "integer", "enum": list(range(1, count + 1))}
+    return {
+        "type": "object",
+        "properties": {
+            "answer": {"type": "string"},
+            "from": {"type": "array", "items": number, "minItems": 1, "maxItems": count},
+        },
+        "required": ["answer", "from"],
+        "additionalProperties": False,
+    }
+
+
+def _read(text: str) -> tuple[str | None, list[str]]:
+    """Answer and quotes, as far as they were written; an empty answer where the model says that there is none, and
+    None where it says nothing at all."""
+    value = _object(text)
+    if "answer" not in value:
+        return None, []
+    answer, quotes = value["answer"], value.get("quotes")
+    written = answer.strip() if isinstance(answer, str) else ""
+    return written, [quote for quote in quotes if isinstance(quote, str)] if isinstance(quotes, list) else []
+
+
+def _object(text: str) -> dict[str, Any]:
+    """The JSON object that `text` is the beginning of."""
+    try:
+        value = from_json(text, allow_partial="trailing-strings")
+    except ValueError:
+        return {}
+    return value if isinstance(value, dict) else {}
+
+
+def _sentences(text: str) -> list[str]:
+    return [sentence for sentence in _SENTENCE_END.split(text) if len(sentence.split()) >= _SENTENCE_WORDS]
