@@ -25,7 +25,7 @@ def test_the_default_profile_has_the_library() -> None:
     profile = load_serving_profile("default")
     programs = profile.load_programs()
     assert profile.id == "default.v1"
-    assert [program.name for program in programs] == [path.partition(":")[2] for path in LIBRARY]
+    assert [program.name for program in programs] == [path.partition(":")[2].lower() for path in LIBRARY]
     assert all(program.description for program in programs)
     assert profile.token_prices is None
 
