@@ -70,6 +70,19 @@ async def test_it_ends_when_every_summary_is_as_long_as_it_may_be(
         _require_counting_up(lab)
 
 
+@pytest.mark.parametrize("method", ["map_reduce", "refine"])
+async def test_it_ends_when_summaries_take_more_tokens_than_the_model_wrote(
+    store: str, model_dir: Path, method: str
+) -> None:
+    async with running_lab(store, model_dir) as lab:
+        torn = next(token for token in range(400) if lab.text([token]) == "\ufffd")  # three tokens, when it is read
+        lab.engine.script.reply = lambda prompt: [torn] * 1_000
+        result = await lab.run(SUMMARIZE, document=await lab.document(TEXT), method=method, max_tokens=100_000)
+        assert facts_in(lab.prompts) == set(range(SENTENCES))
+        assert set(result.output["summary"]) == {"\ufffd"}
+        assert len(lab.prompts) > 2
+
+
 async def test_a_document_that_fits_is_summarized_at_once(store: str, model_dir: Path) -> None:
     async with running_lab(store, model_dir) as lab:
         lab.replies(lambda prompt: " A fact. ")
