@@ -73,13 +73,20 @@ class _Writer:
         forms = self._forms.forms(schema)
         if any(_says_nothing(form) for form in forms):
             return {}
-        kinds = [(form, kind) for form in forms for kind in _kinds(form) if not self._check.form_reason(form, kind)]
         mergeable = (self._forms.object_form(schema), self._forms.list_form(schema)) if relaxed else ()
-        choices = [self._kind(form, kind, form in mergeable) for form, kind in kinds]
+        choices = [self._kind(form, kind, form in mergeable) for form in forms for kind in self._kinds(form)]
         if nullable:
             choices.append({"type": "null"})
         distinct = list({key_of(choice): choice for choice in choices}.values())
         return distinct[0] if len(distinct) == 1 else {"anyOf": distinct}
+
+    def _kinds(self, form: Form) -> list[str]:
+        """Its types that are possible; where it allows any, those that it says something of."""
+        kinds = [kind for kind in sorted(form.types) if self._check.form_reason(form, kind) is None]
+        if form.values is not None:
+            return kinds[:1]
+        spoken = [kind for kind in kinds if any(rule.keys() & _OF_KIND.get(kind, frozenset()) for rule in form.rules)]
+        return spoken if form.types == TYPES and spoken else kinds
 
     def _kind(self, form: Form, kind: str, relaxed: bool) -> dict[str, Any]:
         if form.values is not None:
@@ -149,15 +156,6 @@ class _Writer:
     def _atomic(self, schema: Schema) -> bool:
         """Whether a value is one thing, that is there or not."""
         return self._forms.object_form(schema) is None and self._forms.list_form(schema) is None
-
-
-def _kinds(form: Form) -> list[str]:
-    """Its types; where it allows any, those that it says something of."""
-    kinds = [kind for kind in sorted(form.types) if not (kind == "fraction" and form.values is not None)]
-    if form.values is not None:
-        return kinds[:1]
-    spoken = [kind for kind in kinds if any(rule.keys() & _OF_KIND.get(kind, frozenset()) for rule in form.rules)]
-    return spoken if form.types == TYPES and spoken else kinds
 
 
 def _says_nothing(form: Form) -> bool:
