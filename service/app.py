@@ -13,6 +13,7 @@ from starlette.exceptions import HTTPException
 from starlette.responses import JSONResponse, Response
 
 from programs.anticipation import AnticipationBudget, Anticipator
+from programs.batches import Cancellations
 from programs.files import FileStore
 from programs.hygiene import HygieneRule
 from programs.jobs.store import JobStore
@@ -24,6 +25,7 @@ from programs.store import SessionStore, connect
 from programs.verdict import TemplateProbe
 from service import (
     admin,
+    batches,
     chat,
     compaction,
     conversations,
@@ -62,6 +64,7 @@ _MODULES = (
     native,
     tokenize,
     files,
+    batches,
     programs,
     jobs,
     admin,
@@ -128,6 +131,7 @@ async def _services(
                     files=FileStore(redis, settings.file_ttl_s),
                     programs=runnable,
                     jobs=job_store,
+                    cancellations=Cancellations(redis, settings.job_ttl_s),
                 )
             finally:
                 await anticipator.aclose()

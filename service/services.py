@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from starlette.requests import Request
 
+from programs.batches import Cancellations
 from programs.files import FileStore
 from programs.jobs.store import JobStore
 from programs.runtime.registry import ProgramRegistry
@@ -34,6 +35,8 @@ class Services:
     files: FileStore
     programs: ProgramRegistry
     jobs: JobStore
+    cancellations: Cancellations
+    """Of batches."""
 
     def run(self, request: TurnRequest) -> AsyncGenerator[TurnEvent]:
         """A turn's events (`Sessions.run`), counted."""
