@@ -38,7 +38,8 @@ class AbortBody(WireModel):
     abort_all: bool = False
 
 
-@router.api_route("/generate", methods=["POST", "PUT"])
+@router.post("/generate")
+@router.put("/generate")
 async def generate(request: Request) -> Response:
     """SGLang's `/generate`, passed through to one replica and its answer passed back as it is."""
     services = services_of(request)
@@ -103,7 +104,8 @@ async def health_generate(request: Request) -> Response:
     return Response(status_code=200 if services_of(request).router.trouble() is None else 503)
 
 
-@router.api_route("/flush_cache", methods=["GET", "POST"])
+@router.get("/flush_cache")
+@router.post("/flush_cache")
 async def flush_cache(request: Request, everyone: bool = False) -> Response:
     """The cache is everyone's: a program that asks for a flush gets 200 and none, `?everyone=true` gets one."""
     if not everyone:

@@ -42,6 +42,8 @@ async def test_every_route_needs_the_key(http: httpx.AsyncClient, model_dir: Pat
     described = create_app(locked_settings("http://x", "redis://x", model_dir)).openapi()["paths"]
     calls = [(method.upper(), path) for path, methods in described.items() for method in methods]
     assert {("POST", CHAT), ("POST", RESPONSES), ("GET", "/health"), ("GET", "/ready")} <= set(calls)
+    assert {("POST", "/v1/files"), ("POST", "/v1/batches"), ("POST", "/v1/programs/{name}/runs")} <= set(calls)
+    assert {("GET", "/v1/jobs/{job_id}/events"), ("POST", "/generate"), ("POST", "/flush_cache")} <= set(calls)
     for method, path in calls:
         answer = await http.request(method, path.replace("{", "").replace("}", ""))
         assert (answer.status_code, answer.json()["error"]["code"]) == (401, "invalid_api_key"), (method, path)
