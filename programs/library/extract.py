@@ -25,6 +25,7 @@ _SLACK_TOKENS = 32
 """Room for numbers that get longer."""
 _ASK = "Extract what the text below says, as JSON of this JSON Schema:"
 _RULES = "What the text does not say is null or an empty array. Make nothing up."
+_ALL = "Now with everything that is required."
 _TRIES = 3
 """To complete a value: a grammar does not hold everything that a schema says."""
 
@@ -93,7 +94,7 @@ class _Extraction:
         return min(self.budget * _LARGER, self.context.context_length // 3)
 
     async def parts(self, documents: list[str], chunk_tokens: int | None) -> list[_Part]:
-        taken = self.context.length(self._asked(())) + self.most + _SLACK_TOKENS
+        taken = self.context.length(self._asked((), _ALL)) + self.most + _SLACK_TOKENS
         parts: list[_Part] = []
         for document in dict.fromkeys(documents):
             passages = pieces(await self.context.document(document), self.context.context_length - taken, chunk_tokens)
@@ -152,9 +153,9 @@ class _Extraction:
         """With what was found so far, where there is room for it."""
         known = "" if partial is ABSENT else f"Found so far:\n{json.dumps(partial, ensure_ascii=False)}\n\n"
         refused = f"Your last answer is not what the schema asks for, {wrong}\n\n" if wrong else ""
-        prompt = self._asked((passage,), f"{known}{refused}Now with everything that is required. ")
-        fits = self.context.length(prompt) + self.most < self.context.context_length
-        return prompt if fits else self._asked((passage,))
+        prompts = [self._asked((passage,), f"{more}{_ALL} ") for more in (known + refused, refused, "")]
+        room = self.context.context_length - self.most
+        return next((prompt for prompt in prompts if self.context.length(prompt) <= room), prompts[-1])
 
 
 def _richest(found: list[Found]) -> int:

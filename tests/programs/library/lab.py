@@ -26,6 +26,10 @@ from tests.fake_engine import running_fake_engine
 from tests.fake_engine.running import FakeEngine
 
 
+def document_id_of(name: str) -> str:
+    return f"doc_{name.encode().hex():0>32}"
+
+
 @dataclass
 class Lab:
     """`progress` is that of the last run."""
@@ -38,7 +42,7 @@ class Lab:
 
     async def document(self, text: str, name: str = "report.txt") -> str:
         """The id of a new document."""
-        document_id = f"doc_{name.encode().hex():0>32}"
+        document_id = document_id_of(name)
         await self.documents.put(Document(document_id, name, "text/plain", len(text), text, (), time.time()))
         return document_id
 
@@ -82,8 +86,6 @@ class Lab:
 @asynccontextmanager
 async def running_lab(store: str, model_dir: Path, **engine: Any) -> AsyncIterator[Lab]:
     options = engine_options(model_dir, record=10_000, **engine)
-    redis = connect(store)
-    async with running_fake_engine(options) as fake, aiohttp.ClientSession() as session:
+    async with running_fake_engine(options) as fake, aiohttp.ClientSession() as session, connect(store) as redis:
         client = EngineClient("fake", fake.url, session)
         yield Lab(ChatModel.load(model_dir), fake, client, DocumentStore(redis, 3_600))
-    await redis.aclose()
