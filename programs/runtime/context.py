@@ -92,8 +92,8 @@ class ProgramContext:
     async def document(self, document_id: str) -> OpenDocument:
         """Raises UnknownDocumentError."""
         if document_id not in self.opened:
-            document = await self._documents.get(document_id)
-            tokens = await self._documents.tokens(document, self.prompts.model.tokenizer)
+            document = await self._steps.persist(lambda: self._documents.get(document_id))
+            tokens = await self._steps.persist(lambda: self._documents.tokens(document, self.prompts.model.tokenizer))
             self.opened[document_id] = OpenDocument(document, tokens)
         return self.opened[document_id]
 
@@ -117,7 +117,7 @@ class ProgramContext:
         *,
         max_tokens: int,
         temperature: float = 0.0,
-        stop: Sequence[str] = (),
+        stop: str | Sequence[str] = (),
         json_schema: Mapping[str, Any] | None = None,
     ) -> Generated:
         """An answer of up to `max_tokens` tokens.
@@ -130,7 +130,7 @@ class ProgramContext:
         sampling = Sampling(
             max_new_tokens=max_tokens,
             temperature=temperature,
-            stop=tuple(stop),
+            stop=(stop,) if isinstance(stop, str) else tuple(stop),
             json_schema=None if json_schema is None else orjson.dumps(json_schema).decode(),
         )
         sampling = self.prompts.model.with_defaults(sampling)

@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from hashlib import blake2b
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Annotated, Any, get_type_hints
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
@@ -79,8 +80,12 @@ def _parameters(function: Callable[..., Any], label: str) -> type[BaseModel]:
     taken = list(inspect.signature(function).parameters.values())
     if not taken or taken[0].kind not in (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.POSITIONAL_ONLY):
         raise ProgramLoadError(f"{label} does not take a context as its first argument")
+    # the context's own type is nobody's concern: it may be known to type checkers alone
+    said = {one.name: function.__annotations__[one.name] for one in taken[1:] if one.name in function.__annotations__}
     try:
-        hints = get_type_hints(function, include_extras=True)
+        hints = get_type_hints(
+            SimpleNamespace(__annotations__=said), vars(inspect.getmodule(function)), include_extras=True
+        )
     except (NameError, TypeError) as error:
         raise ProgramLoadError(f"{label}: the type of a parameter is unknown: {error}") from error
     fields: dict[str, Any] = {}

@@ -70,6 +70,10 @@ class Prompt:
     parts: tuple[str | Passage, ...]
     system: str | None = None
 
+    def __post_init__(self) -> None:
+        if type(self.parts) is not tuple:  # a lone text would be taken for its letters
+            raise TypeError("a prompt is made of parts: Prompt((text,))")
+
     def then(self, *parts: str | Passage) -> Prompt:
         """This prompt with more after it."""
         return replace(self, parts=(*self.parts, *parts))

@@ -14,14 +14,17 @@ from collections import Counter
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from hashlib import blake2b
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 import msgspec
 
+from programs.errors import StoreUnavailableError
 from programs.message import DIGEST_BYTES
-from router.errors import EngineBrokeError, EngineUnavailableError, NoReplicaError, QueueFullError, RouterError
+from router.errors import EngineBrokeError, EngineUnavailableError, NoReplicaError, QueueFullError
 
-_PASSING = (EngineUnavailableError, EngineBrokeError, NoReplicaError, QueueFullError)
+T = TypeVar("T")
+
+_PASSING = (EngineUnavailableError, EngineBrokeError, NoReplicaError, QueueFullError, StoreUnavailableError)
 """What a later try may not meet again."""
 
 
@@ -113,25 +116,27 @@ class Steps:
     async def take(self, inputs: StepInputs, compute: Callable[[], Awaitable[StepOutput]]) -> StepOutput:
         """The stored output of this step, or else what `compute` gives, or another process gave sooner.
 
-        What passes (an engine that is gone, full or breaks off) is tried again for a while; then, and for all else,
-        raises what `compute` raised.
+        Raises what `persist` does.
         """
         first = inputs.digest(0)
         digest = inputs.digest(self._asked[first])
         self._asked[first] += 1
-        packed = await self.store.get(digest)
+        packed = await self.persist(lambda: self.store.get(digest))
         if packed is None:
-            packed = await self.store.put(digest, msgspec.json.encode(await self._compute(compute)))
+            computed = msgspec.json.encode(await self.persist(compute))
+            packed = await self.persist(lambda: self.store.put(digest, computed))
         output = msgspec.json.decode(packed, type=StepOutput)
         self.usage.add(output)
         return output
 
-    async def _compute(self, compute: Callable[[], Awaitable[StepOutput]]) -> StepOutput:
+    async def persist(self, attempt: Callable[[], Awaitable[T]]) -> T:
+        """What `attempt` gives. What passes (an engine that is gone, full or breaks off, a store that is away) is tried
+        again for a while; then, and for all else, raises what `attempt` raised."""
         clock = asyncio.get_running_loop().time
         pause, until = self.retry.first_pause_s, 0.0
         while True:
             try:
-                return await compute()
+                return await attempt()
             except _PASSING as error:
                 until = until or clock() + self.retry.for_s
                 wait = max(pause * random.uniform(0.5, 1.5), _asked_to_wait_s(error))
@@ -141,5 +146,5 @@ class Steps:
             pause = min(2 * pause, self.retry.longest_pause_s)
 
 
-def _asked_to_wait_s(error: RouterError) -> float:
+def _asked_to_wait_s(error: Exception) -> float:
     return error.retry_after_s if isinstance(error, NoReplicaError | QueueFullError) else 0.0

@@ -66,7 +66,7 @@ async def test_an_answer_says_how_it_ended_and_what_it_took(stage: Stage, engine
 async def test_a_stop_string_ends_an_answer_and_is_not_in_it(stage: Stage, engine: FakeEngine) -> None:
     async def program(context: ProgramContext) -> Generated:
         engine.script.write(stage.model.tokenizer.encode("fox jumps over a dog", after_control=True))
-        return await context.generate(Prompt(("a",)), max_tokens=50, stop=(" over",))
+        return await context.generate(Prompt(("a",)), max_tokens=50, stop=" over")
 
     output = (await stage.run(program)).output
     assert (output["text"], output["finish"]) == ("fox jumps", "stop")

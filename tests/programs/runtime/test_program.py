@@ -163,6 +163,16 @@ def test_a_version_changes_with_the_source(tmp_path: Path) -> None:
     assert len(first.version) == 16
 
 
+def test_a_context_may_be_named_for_type_checkers_alone(tmp_path: Path) -> None:
+    (tmp_path / "annotated_program.py").write_text(
+        "from __future__ import annotations\n"
+        "from typing import TYPE_CHECKING\n"
+        "if TYPE_CHECKING:\n    from programs.runtime.context import ProgramContext\n"
+        "async def program(context: ProgramContext, count: int = 3) -> Nowhere: ...\n"
+    )
+    assert load_program("annotated_program:program", tmp_path).arguments({"count": "4"}) == {"count": 4}
+
+
 @pytest.mark.parametrize(
     ("path", "said"),
     [

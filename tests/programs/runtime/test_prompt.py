@@ -147,3 +147,8 @@ def test_writing_a_prompt_twice_gives_the_same_ids() -> None:
     first.append(5)
     assert prompts.open_ids(prompt) == first[:-1]
     assert isinstance(first, array)
+
+
+def test_a_text_is_not_taken_for_its_letters() -> None:
+    with pytest.raises(TypeError, match="made of parts"):
+        Prompt("text")  # type: ignore[arg-type]

@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from programs.errors import StoreUnavailableError
 from programs.model import ChatModel
 from programs.runtime.context import ProgramContext
 from programs.runtime.prompt import Prompt
@@ -141,6 +142,35 @@ async def test_a_step_outlives_an_engine_that_dies_and_comes_back(stage: Stage, 
         await asyncio.sleep(0.005)
     await engine.revive()
     assert (await run).output == undisturbed
+
+
+async def test_a_step_outlives_a_store_that_is_away(stage: Stage, engine: FakeEngine) -> None:
+    class Away(MemoryStepStore):
+        """Every other time."""
+
+        asked = 0
+
+        def _ask(self) -> None:
+            self.asked += 1
+            if self.asked % 2:
+                raise StoreUnavailableError("the store cannot be reached")
+
+        async def get(self, digest: str) -> bytes | None:
+            self._ask()
+            return await super().get(digest)
+
+        async def put(self, digest: str, output: bytes) -> bytes:
+            self._ask()
+            return await super().put(digest, output)
+
+    async def one_after_the_other(context: ProgramContext) -> list[str]:
+        return [(await context.generate(Prompt((text,)), max_tokens=5)).text for text in ("a", "b")]
+
+    undisturbed = (await stage.run(one_after_the_other)).output
+    received = engine.state.received
+    again = await replace(stage, steps=Away()).run(one_after_the_other)
+    assert again.output == undisturbed
+    assert engine.state.received == 2 * received, "what was computed is kept until it can be stored"
 
 
 async def test_a_step_is_given_up_when_its_time_has_passed(stage: Stage, engine: FakeEngine) -> None:
