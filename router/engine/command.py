@@ -134,9 +134,11 @@ def _lora(lora: Lora | None) -> list[str]:
 
 def _switches(profile: EngineProfile) -> list[str]:
     # --sleep-on-idle: without it an idle engine spins on a core.
+    # --constrained-json-...: without it a model asked for JSON may write white space until its answer is cut.
     switches = {
         "--enable-cache-report": True,
         "--sleep-on-idle": True,
+        "--constrained-json-disable-any-whitespace": True,
         "--enable-dp-attention": profile.dp_attention,
         "--enable-session-radix-cache": profile.session_radix_cache,
         # Without the copy the weights would be gone on waking.

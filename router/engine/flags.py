@@ -42,7 +42,10 @@ _FLAGS: dict[str, str] = {
     "metrics": "--enable-metrics",
     "incremental_streaming": "--incremental-streaming-output",
 }
-_OURS = ("--host", "--port", "--enable-cache-report", "--sleep-on-idle")
+_OURS = (
+    *("--host", "--port", "--enable-cache-report", "--sleep-on-idle"),
+    "--constrained-json-disable-any-whitespace",
+)
 
 FIELD_OF = {flag: field for field, flags in _FLAGS.items() for flag in flags.split()}
 """From a flag to the field that says it."""

@@ -70,5 +70,6 @@ def test_every_flag_that_has_a_field_is_one_of_sglangs(sglang: dict[str, Any]) -
 def test_no_flag_of_sglangs_is_taken_for_the_beginning_of_another(sglang: dict[str, Any]) -> None:
     taken = {flag for flag, _ in meant(sglang["known"])}
     assert taken == {flag for flag in sglang["known"] if flag in FIELD_OF} | {
-        *("--host", "--port", "--enable-cache-report", "--sleep-on-idle")
+        *("--host", "--port", "--enable-cache-report", "--sleep-on-idle"),
+        "--constrained-json-disable-any-whitespace",
     }

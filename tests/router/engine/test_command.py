@@ -31,7 +31,8 @@ def test_the_cpu_profiles_command() -> None:
         *("--host", "127.0.0.1", "--port", "30001", "--device", "cpu", "--attention-backend", "torch_native"),
         *("--page-size", "16", "--max-total-tokens", "65536", "--max-running-requests", "16"),
         *("--chunked-prefill-size", "2048", "--tp-size", "1", "--dp-size", "1"),
-        *("--enable-cache-report", "--sleep-on-idle", "--enable-metrics", "--incremental-streaming-output"),
+        *("--enable-cache-report", "--sleep-on-idle", "--constrained-json-disable-any-whitespace"),
+        *("--enable-metrics", "--incremental-streaming-output"),
     ]
 
 
