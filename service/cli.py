@@ -19,6 +19,7 @@ from service.commands import router as router_commands
 from service.commands.doctor import doctor
 from service.commands.fail import fail
 from service.commands.given import given
+from service.commands.worker import worker
 from service.errors import HygieneFileError
 from service.progress import PatientConsole
 from service.serve import serve as run_front
@@ -33,6 +34,7 @@ app.add_typer(engine_commands.app, name="engine")
 app.add_typer(model_commands.app, name="model")
 app.add_typer(router_commands.app, name="router")
 app.command()(doctor)
+app.command()(worker)
 
 
 @app.callback()

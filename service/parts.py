@@ -1,11 +1,14 @@
-"""The three processes of `antiphon up`: how each is started, when it serves, why it died."""
+"""The four processes of `antiphon up`: how each is started, when it serves, why it died."""
 
 from __future__ import annotations
 
 import asyncio
 import os
+import secrets
 import sys
-from collections.abc import Awaitable, Callable, Mapping
+import time
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,6 +16,7 @@ import aiohttp
 
 import service
 from programs.errors import StoreUnavailableError
+from programs.jobs.store import JobStore
 from programs.store import SessionStore, connect
 from router.child import Child
 from router.engine.client import EngineClient
@@ -32,7 +36,13 @@ _STORE_STOP_S = 30.0
 _ENGINE_STOP_S = 15.0
 _FRONT_READY_S = 120.0
 _AFTER_DRAIN_S = 5.0
+_WORKER_READY_S = 600.0
+"""It waits for the front."""
+_WORKER_SILENT_S = 30.0
+_WORKER_STOP_S = 15.0
 _CHECKOUT = Path(service.__file__).parents[1]
+# -P: a directory called `service` where the user happens to be is not ours.
+_COMMAND = (sys.executable, "-P", "-m", "service.cli")
 
 
 class NotServingError(RouterError):
@@ -46,18 +56,19 @@ class Parts:
     store: StorePart | None
     engine: EnginePart | None
     front: FrontPart
+    worker: WorkerPart
 
     @classmethod
     def of(cls, site: Site) -> Parts:
         store = StorePart(site) if site.settings.store_url is None else None
         engine = EnginePart(site.launch) if site.launch is not None else None
-        return cls(store, engine, FrontPart(site))
+        return cls(store, engine, FrontPart(site), WorkerPart(site))
 
     @property
     def in_order(self) -> list[Part]:
         """Each may need those before it."""
         before: tuple[Part | None, ...] = (self.store, self.engine)
-        return [*(part for part in before if part is not None), self.front]
+        return [*(part for part in before if part is not None), self.front, self.worker]
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,18 +160,11 @@ class FrontPart:
 
     async def start(self) -> Child:
         settings = self.site.settings
-        # -P: a directory called `service` where the user happens to be is not ours.
-        argv = [sys.executable, "-P", "-m", "service.cli", "serve", "--host", settings.host]
+        argv = [*_COMMAND, "serve", "--host", settings.host]
         argv += ["--port", str(settings.port), "--model", str(self.site.model), "--name", self.site.model_name]
         argv += ["--store", self.site.store_url]
         argv += [part for url in self.site.engines for part in ("--engine", url)]
-        environment = self.site.front_environment
-        return await Child.start(
-            argv,
-            env={**environment, "PYTHONPATH": _first(_CHECKOUT, environment)},
-            log_path=self._log,
-            orphan_grace_s=self.stop_grace_s,
-        )
+        return await _start(self, argv, self.site.front_environment, self._log)
 
     async def ready(self, child: Child, on_progress: Detail) -> None:
         """It answers; whether it can generate is another question."""
@@ -180,6 +184,63 @@ class FrontPart:
     @property
     def _log(self) -> Path:
         return self.site.logs / "front.log"
+
+
+@dataclass(slots=True, eq=False)
+class WorkerPart:
+    site: Site
+    name: str = "worker"
+    stop_grace_s: float = _WORKER_STOP_S
+    worker: str = ""
+    """What the one that runs calls itself."""
+
+    async def start(self) -> Child:
+        self.worker = f"up-{secrets.token_hex(4)}"
+        argv = [*_COMMAND, "worker", "--front", self.site.base_url, "--store", self.site.store_url]
+        argv += ["--model", str(self.site.model), "--name", self.worker]
+        return await _start(self, argv, self.site.settings.front_environment, self._log)
+
+    async def ready(self, child: Child, on_progress: Detail) -> None:
+
+        async def is_seen() -> bool:
+            on_progress(child.last_line)
+            with suppress(StoreUnavailableError):
+                return await self._seen() > 0
+            return False
+
+        await _until(is_seen, child, self, _WORKER_READY_S)
+
+    async def serves(self) -> bool:
+        """A store that is away is no fault of the worker's."""
+        try:
+            return time.time() - await self._seen() < _WORKER_SILENT_S
+        except StoreUnavailableError:
+            return True
+
+    def explain(self, child: Child) -> str:
+        return _last_words(child, self._log)
+
+    async def _seen(self) -> float:
+        """When it was heard of last, 0 for never. Raises StoreUnavailableError."""
+        redis = connect(self.site.store_url)
+        try:
+            return await JobStore(redis, ttl_s=1).queue.seen(self.worker) or 0
+        finally:
+            await redis.aclose()
+
+    @property
+    def _log(self) -> Path:
+        return self.site.logs / "worker.log"
+
+
+async def _start(part: Part, argv: Sequence[str], environment: Mapping[str, str], log: Path) -> Child:
+    """One of our own commands."""
+    return await Child.start(
+        argv,
+        env={**environment, "PYTHONPATH": _first(_CHECKOUT, environment)},
+        log_path=log,
+        orphan_grace_s=part.stop_grace_s,
+    )
 
 
 async def ask_front(site: Site, path: str) -> str | None:

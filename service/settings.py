@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import secrets
+import socket
 from pathlib import Path
 from typing import Self
 from urllib.parse import urlsplit
@@ -57,9 +59,7 @@ class ListenSettings(BaseSettings):
     @field_validator("store_url", check_fields=False)
     @classmethod
     def _is_redis(cls, url: str | None) -> str | None:
-        if url is not None and urlsplit(url).scheme not in _STORE_SCHEMES:
-            raise ValueError(f"{url!r} is not the URL of a store: redis://…, rediss://… or unix://…")
-        return url
+        return url and _store_url(url)
 
 
 class UpSettings(ListenSettings):
@@ -140,6 +140,49 @@ class Settings(ListenSettings):
     hedge_after_s: float = Field(default=120, gt=0)
 
 
+class WorkerSettings(BaseSettings):
+    """Settings of one worker. Arguments win over the environment."""
+
+    model_config = SettingsConfigDict(env_prefix=_PREFIX, extra="ignore")
+
+    front: str = "http://127.0.0.1:8080"
+    """URL of the front through which it generates."""
+    api_key: SecretStr | None = Field(default=None, min_length=1)
+    """The front's."""
+    store_url: str
+    """The front's."""
+    model_dir: Path
+    """Directory of the model that the front serves; weights are not read."""
+    serving_profile: str = "default"
+    """The front's: programs that it does not have are none of the worker's either."""
+    worker_name: str = Field(default_factory=lambda: f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(2)}")
+    """Tells it from all other workers."""
+    jobs: int = Field(default=4, ge=1)
+    """Run at once."""
+    job_ttl_s: int = Field(default=7 * 24 * 3600, gt=0)
+    """Jobs, with their results, are forgotten so long after they ended."""
+    document_ttl_s: int = Field(default=30 * 24 * 3600, gt=0)
+    """The front's."""
+    lease_s: float = Field(default=15, ge=1)
+    """A worker that is not heard of for so long has lost its jobs to others. The same for all workers."""
+    job_deliveries: int = Field(default=5, ge=1)
+    """A job that so many workers died of, without getting on, is given up."""
+    job_attempts: int = Field(default=8, ge=1)
+    """A job that so often met what may pass, without getting on, is given up."""
+
+    @field_validator("front")
+    @classmethod
+    def _front_is_http(cls, url: str) -> str:
+        if urlsplit(url).scheme not in ("http", "https"):
+            raise ValueError(f"{url!r} is not the URL of a front, such as http://127.0.0.1:8080")
+        return url
+
+    @field_validator("store_url")
+    @classmethod
+    def _store_is_redis(cls, url: str) -> str:
+        return _store_url(url)
+
+
 class HubSettings(BaseSettings):
     """Where models are fetched from, by the variables that all clients of a Hugging Face hub heed."""
 
@@ -154,6 +197,12 @@ class HubSettings(BaseSettings):
         if urlsplit(url).scheme not in ("http", "https"):
             raise ValueError(f"HF_ENDPOINT is {url!r}, not an address such as https://huggingface.co")
         return url
+
+
+def _store_url(url: str) -> str:
+    if urlsplit(url).scheme not in _STORE_SCHEMES:
+        raise ValueError(f"{url!r} is not the URL of a store: redis://…, rediss://… or unix://…")
+    return url
 
 
 def _data_home() -> Path:

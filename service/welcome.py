@@ -18,6 +18,8 @@ Antiphon serves {site.model_name} at {site.base_url}/v1
 
 {_indented(snippet(site))}
 
+A worker runs jobs: curl {site.base_url}/v1/programs says which, and docs/jobs.md how.
+
 Sessions, models and logs are in {site.settings.data_dir}. Ctrl-C stops everything.
 """
 

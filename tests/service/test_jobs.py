@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -50,9 +50,8 @@ async def working(front: Front, engine: FakeEngine, store: str) -> AsyncIterator
     redis, stop = connect(store), asyncio.Event()
     async with aiohttp.ClientSession() as http:
         client = EngineClient("engine", engine.url, http)
-        work = ProgramWork(
-            front.services.programs, front.services.sessions.model, DocumentStore(redis, 60), lambda tenant: client
-        )
+        services, documents = front.services, DocumentStore(redis, 60)
+        work = ProgramWork(services.programs, services.sessions.model, documents, lambda tenant: nullcontext(client))
         running = asyncio.create_task(Runner(JobStore(redis, 3600), work, "here", 4).run(stop))
         yield
         stop.set()

@@ -99,7 +99,10 @@ async def _antiphon(stack: AsyncExitStack, ground: Ground) -> Running:
     site = Site(settings, ground.model, ground.model.name, launch=None)
     site.store_dir.mkdir(mode=0o700, parents=True)
     children: list[Child] = []
-    for part in Parts.of(site).in_order:
+    parts = Parts.of(site)
+    for part in parts.in_order:
+        if part is parts.worker:
+            continue  # nothing here is a job
         child = await part.start()
         stack.push_async_callback(child.stop, _STOP_S)
         await part.ready(child, lambda _: None)

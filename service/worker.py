@@ -1,0 +1,119 @@
+"""`antiphon worker`: one process that runs jobs, and generates through a front."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import signal
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import replace
+
+import aiohttp
+
+from programs.documents.store import DocumentStore
+from programs.jobs.program_work import ProgramWork
+from programs.jobs.run import JobLimits
+from programs.jobs.runner import Runner
+from programs.jobs.store import JobStore
+from programs.model import ChatModel
+from programs.runtime.registry import ProgramRegistry
+from programs.runtime.steps import StepRetry
+from programs.store import connect
+from router.engine.client import EngineClient
+from service.front_client import FrontAwayError, FrontClient
+from service.serving_profile import load_serving_profile
+from service.settings import WorkerSettings
+from service.turns import DEFAULT_TENANT
+
+_log = logging.getLogger("antiphon.jobs")
+
+_POLL_S = 0.5
+
+
+async def work(settings: WorkerSettings) -> None:
+    """Run jobs until SIGTERM or SIGINT; then what is running is handed back.
+
+    Waits for its front. Raises RouterError or ProgramsError when it cannot be a worker of that front.
+    """
+    stop = _on_signals()
+    profile = load_serving_profile(settings.serving_profile)
+    programs = ProgramRegistry(profile.load_programs())
+    model = ChatModel.load(settings.model_dir)
+    redis = connect(settings.store_url)
+    front = _Front(settings)
+    try:
+        served = await front.model(stop)
+        if served is None:
+            return
+        # under the name and within the window that chats have
+        model = replace(model, name=served[0], context_length=min(model.context_length, served[1]))
+        runner = Runner(
+            JobStore(redis, settings.job_ttl_s, settings.lease_s),
+            ProgramWork(
+                programs,
+                model,
+                DocumentStore(redis, settings.document_ttl_s),
+                front.engine_of,
+                profile.token_prices,
+                StepRetry(for_s=profile.limits.retry_s),
+            ),
+            settings.worker_name,
+            settings.jobs,
+            JobLimits(settings.job_deliveries, settings.job_attempts),
+        )
+        _log.info("worker %s serves %s, %d jobs at once", settings.worker_name, settings.front, settings.jobs)
+        await runner.run(stop)
+    finally:
+        await front.aclose()
+        await redis.aclose()
+
+
+class _Front:
+    """The front as an engine: requests say for whom they are, and that no one waits for them."""
+
+    def __init__(self, settings: WorkerSettings) -> None:
+        self._settings = settings
+        self._key = settings.api_key.get_secret_value() if settings.api_key else None
+        self._connector = aiohttp.TCPConnector(limit=0)
+
+    @asynccontextmanager
+    async def engine_of(self, tenant: str) -> AsyncIterator[EngineClient]:
+        headers = {"X-Antiphon-Service-Tier": "flex"}
+        if self._key is not None:
+            headers["Authorization"] = f"Bearer {self._key}"
+        if tenant != DEFAULT_TENANT:
+            headers["X-Antiphon-User"] = tenant
+        async with self._session(headers) as http:
+            engine = EngineClient("front", self._settings.front, http)
+            try:
+                yield engine
+            finally:
+                await engine.aclose()
+
+    async def model(self, stop: asyncio.Event) -> tuple[str, int] | None:
+        """Name and context length of the model that it serves; None when it is time to stop. Raises FrontError."""
+        async with self._session({}) as http:
+            client = FrontClient(http, self._settings.front, self._key)
+            while not stop.is_set():
+                try:
+                    served = (await client.get("/v1/models"))["data"][0]
+                except FrontAwayError as error:
+                    _log.warning("waiting for the front: %s", error)
+                else:
+                    return str(served["id"]), int(served["max_model_len"])
+                await asyncio.sleep(_POLL_S)
+        return None
+
+    async def aclose(self) -> None:
+        await self._connector.close()
+
+    def _session(self, headers: Mapping[str, str]) -> aiohttp.ClientSession:
+        return aiohttp.ClientSession(connector=self._connector, connector_owner=False, headers=headers)
+
+
+def _on_signals() -> asyncio.Event:
+    stop = asyncio.Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        asyncio.get_running_loop().add_signal_handler(number, stop.set)
+    return stop
