@@ -16,6 +16,8 @@ from service.commands import bench as bench_commands
 from service.commands import engine as engine_commands
 from service.commands import model as model_commands
 from service.commands import router as router_commands
+from service.commands.ask import ask
+from service.commands.compare import compare
 from service.commands.doctor import doctor
 from service.commands.fail import fail
 from service.commands.given import given
@@ -33,6 +35,8 @@ app.add_typer(bench_commands.app, name="bench")
 app.add_typer(engine_commands.app, name="engine")
 app.add_typer(model_commands.app, name="model")
 app.add_typer(router_commands.app, name="router")
+app.command()(ask)
+app.command()(compare)
 app.command()(doctor)
 app.command()(worker)
 

@@ -2,5 +2,10 @@
 
 from __future__ import annotations
 
-LIBRARY = ("programs.library.summarize:summarize", "programs.library.extract:EXTRACT")
+LIBRARY = (
+    "programs.library.qa:qa",
+    "programs.library.compare:compare",
+    "programs.library.summarize:summarize",
+    "programs.library.extract:EXTRACT",
+)
 """Each `module:program`, as in a serving profile."""

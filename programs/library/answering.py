@@ -120,7 +120,10 @@ class Questioner:
         answer, quotes = _read(generated.text)
         if answer is None:
             plain = reading.prompt.then(_asked_plainly(question))
-            answer = (await self.context.generate(plain, max_tokens=self.max_tokens)).text.strip()
+            generated = await self.context.generate(plain, max_tokens=self.max_tokens)
+            answer = generated.text.strip()
+        if generated.finish == "length" and not quotes:
+            answer = _whole_sentences(answer)
         found = await asyncio.to_thread(reading.cited, quotes)
         if not found and answer:
             found = await asyncio.to_thread(reading.cited, _sentences(answer))
@@ -242,6 +245,12 @@ def _object(text: str) -> dict[str, Any]:
     except ValueError:
         return {}
     return value if isinstance(value, dict) else {}
+
+
+def _whole_sentences(text: str) -> str:
+    """`text`, which was cut off, without the sentence that was begun last, unless it is the only one."""
+    ends = [match.start() for match in _SENTENCE_END.finditer(text)]
+    return text[: ends[-1]] if ends else text
 
 
 def _sentences(text: str) -> list[str]:

@@ -32,6 +32,7 @@ STDIN = Path("-")
 _FINAL = frozenset({"succeeded", "failed", "cancelled"})
 _AWAY_S = 60.0
 """How long a front may be away while a job is followed: the job goes on without it."""
+_AGAIN_S = 0.5
 _CANCEL_S = 5.0
 _INTERRUPTED = 130
 
@@ -141,22 +142,23 @@ class ProgramRuns:
 
     async def _followed(self, job_id: str, on_progress: Callable[[Mapping[str, Any]], None]) -> dict[str, Any]:
         """The job at its end. A front that goes away is waited for: the job does not need it."""
-        loop = asyncio.get_running_loop()
-        seen = loop.time()
+        clock = asyncio.get_running_loop().time
+        away_since: float | None = None
         while True:
             try:
                 async with aclosing(self._front.events(f"/v1/jobs/{job_id}/events")) as events:
                     async for event in events:
-                        seen = loop.time()
+                        away_since = None
                         if event.name == "progress":
                             on_progress(event.data)
                 job = await self._front.get(f"/v1/jobs/{job_id}")
                 if job["status"] in _FINAL:
                     return job
             except FrontAwayError:
-                if loop.time() - seen > _AWAY_S:
+                away_since = away_since or clock()
+                if clock() - away_since > _AWAY_S:
                     raise
-            await asyncio.sleep(0.5)
+            await asyncio.sleep(_AGAIN_S)
 
     async def _cancel(self, job_id: str) -> None:
         try:

@@ -150,13 +150,21 @@ async def test_an_answer_that_one_document_alone_has_is_taken_as_it_is(lab: Lab)
     assert len(lab.prompts) == 2
 
 
-async def test_an_answer_that_is_cut_off_is_kept_as_far_as_it_goes(lab: Lab) -> None:
-    long = written("It ends on 28 February 2029, as the document says, " + "and so on, " * 50)
+async def test_an_answer_that_is_cut_off_keeps_its_whole_sentences(lab: Lab) -> None:
+    long = written("It ends on 28 February 2029. The document says so " + "and so on, " * 50)
 
     (answer,) = await answers(lab, lambda prompt: long, [await lab.document(LEASE)], END, max_tokens=100)
 
-    assert answer["answer"].startswith("It ends on 28 February 2029")
-    assert not answer["unanswered"]
+    assert answer["answer"] == "It ends on 28 February 2029."
+    assert quotes(answer) == ["It ends on 28 February 2029."]
+
+
+async def test_a_sentence_that_is_cut_off_is_better_than_none(lab: Lab) -> None:
+    long = written("It ends on 28 February 2029, the document says " + "and so on, " * 50)
+
+    (answer,) = await answers(lab, lambda prompt: long, [await lab.document(LEASE)], END, max_tokens=100)
+
+    assert answer["answer"].startswith("It ends on 28 February 2029, the document says and")
 
 
 async def test_a_model_that_cannot_write_json_is_asked_again_without(lab: Lab) -> None:
