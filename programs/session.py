@@ -183,6 +183,8 @@ class Sessions:
     async def _store_turn(self, plan: TurnPlan, history: History, turn: Turn, outcome: _Outcome) -> FinishedTurn:
         request = plan.request
         finished = _finished(plan, outcome, history, turn.messages, self._planner.reuse(plan))
+        if request.one_off:
+            return finished
         response = None
         if request.response_id is not None and request.record is not None:
             response = (request.response_id, request.record(finished))

@@ -49,7 +49,8 @@ class TurnRequest:
     under it, in the same step as the turn. With `calls_allowed` False the tools stay in the prompt (and its prefix in
     the cache), but calls of them are text. `history` None is the session's last mode, or the server's default. With
     `compacts`, the messages ask for a summary, and the history that the turn leaves is only that question and its
-    answer, after the messages that always stay. `streamed` says whether its text is shown as it comes.
+    answer, after the messages that always stay. `streamed` says whether its text is shown as it comes. A `one_off` turn
+    leaves nothing in the ledger: none is expected to follow it.
     """
 
     tenant: str
@@ -66,6 +67,7 @@ class TurnRequest:
     cache_salt: str | None = None
     compacts: bool = False
     streamed: bool = True
+    one_off: bool = False
     urgency: Urgency = field(default_factory=Urgency)
     top_logprobs: int | None = None
     response_id: str | None = None
@@ -97,7 +99,7 @@ class TurnCalls:
 
 @dataclass(frozen=True, slots=True)
 class FinishedTurn:
-    """A turn that is in the ledger. `anticipated_tokens` of its prompt were prefilled before it was asked for.
+    """A turn that is in the ledger, unless it was one-off. `anticipated_tokens` of its prompt were prefilled before.
 
     `difference` is where the client's messages depart from the ledger, `changes` are what hygiene did to them, and
     `dropped` are the indices, in the whole conversation, of messages that the window left out of the prompt.

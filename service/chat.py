@@ -59,6 +59,7 @@ def turn_request(wire: ChatRequest) -> TurnRequest:
         cache_salt=wire.cache_salt,
         urgency=wire.urgency(DEFAULT_TENANT),
         streamed=wire.stream,
+        one_off=wire.one_off,
         top_logprobs=wire.wanted_logprobs,
     )
 

@@ -56,9 +56,11 @@ class Sender:
     async def send(self, endpoint: Endpoint, request: BatchRequest) -> Answer:
         """What the front answers for good: an answer, or a refusal.
 
-        A front that is away or full is waited for, as long as it takes. Raises FrontError when it does not let us in.
+        Unless it says otherwise, no turn follows a chat completion. A front that is away or full is waited for, as long
+        as it takes. Raises FrontError when it does not let us in.
         """
-        return await self._patiently("POST", endpoint, orjson.dumps({**request.body, "service_tier": "flex"}))
+        body = {"one_off": True, **request.body, "service_tier": "flex"}
+        return await self._patiently("POST", endpoint, orjson.dumps(body))
 
     async def _patiently(self, method: str, path: str, body: bytes | None) -> Answer:
         tries = breaks = 0

@@ -75,6 +75,8 @@ class ChatRequest(SamplingFields, UrgencyFields):
     truncation: Truncation = "disabled"
     cache_salt: str | None = Field(default=None, min_length=1, max_length=256)
     """Turns with different salts share nothing in the engine's cache."""
+    one_off: bool = False
+    """No turn is to follow: nothing is kept of this one."""
     return_token_ids: bool = False
     """Ask for the prompt's and the answer's ids, in `antiphon`."""
 

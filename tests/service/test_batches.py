@@ -11,6 +11,7 @@ from typing import Any
 import msgspec
 import pytest
 from openai import APIStatusError, AsyncOpenAI, ConflictError, NotFoundError
+from redis import Redis
 
 from programs.jobs.job import JobSpec, new_job_id
 from service.batch.parameters import PROGRAM, VERSION, BatchParameters, batch_of
@@ -81,6 +82,14 @@ async def test_responses_come_in_batches_too(client: AsyncOpenAI, worker: None) 
     alone = await respond(client, "hello", max_output_tokens=4)
     assert answer["response"]["body"]["output"][0]["content"] == alone.to_dict()["output"][0]["content"]
     assert batch.usage.output_tokens == alone.usage.output_tokens
+
+
+async def test_no_session_is_kept_of_a_batch_unless_a_request_asks_for_it(
+    client: AsyncOpenAI, worker: None, store: str
+) -> None:
+    await ended(client, await begin(client, [line("a", "one"), line("b", "two", one_off=False)]))
+    with Redis.from_url(store) as redis:
+        assert len(list(redis.scan_iter("antiphon:*:branch:*"))) == 1
 
 
 async def test_a_request_that_is_refused_goes_to_the_error_file(client: AsyncOpenAI, worker: None) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from openai import AsyncOpenAI
+from redis import Redis
 
 from tests.conftest import PAGE, Front, front_on
 from tests.fake_engine.running import FakeEngine
@@ -55,6 +56,18 @@ async def test_every_resent_turn_extends_the_ids_of_the_one_before(
         seen = seen_by(answer)
     assert len({answer.antiphon["session_id"] for answer in answers}) == 1
     assert len({answer.antiphon["turn_id"] for answer in answers}) == TURNS
+
+
+async def test_nothing_is_kept_of_a_one_off_turn(front: Front, store: str) -> None:
+    async with client_of(front) as client:
+        answer = await ask(client, "hello", extra_body={"one_off": True})
+        with Redis.from_url(store) as redis:
+            kept = list(redis.scan_iter("antiphon:*"))
+        more = await ask(client, [user("hello"), assistant(answer), user("more")])
+        usual = await ask(client, "hello")
+    assert kept == []
+    assert more.antiphon["miss_reason"] == "cold"
+    assert usual.choices[0].message.content == answer.choices[0].message.content
 
 
 async def test_a_stream_says_what_the_whole_answer_says(front: Front) -> None:

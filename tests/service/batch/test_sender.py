@@ -81,7 +81,7 @@ async def told(*replies: Reply) -> AsyncIterator[tuple[Sender, Told]]:
 async def test_a_request_waits_behind_all_that_someone_waits_for() -> None:
     async with told(Reply(200, {"usage": USAGE}, {"X-Request-Id": "r1"})) as (sender, server):
         answer = await sender.send("/v1/chat/completions", REQUEST)
-    assert server.received == [{"model": "tiny", "service_tier": "flex", "user": "me"}]
+    assert server.received == [{"one_off": True, "model": "tiny", "service_tier": "flex", "user": "me"}]
     assert (answer.status, answer.succeeded, answer.request_id) == (200, True, "r1")
     assert orjson.loads(answer.body) == {"usage": USAGE}
     assert answer.usage.as_json() == {
