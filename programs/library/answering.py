@@ -30,6 +30,10 @@ _SENTENCE_END = re.compile(r"(?<=[.!?])\s+")
 _SENTENCE_WORDS = 5
 """A shorter sentence of an answer may be found anywhere, and stand for nothing there."""
 
+_INSTRUCTION = (
+    "Now answer this question about the document in one or two sentences, and copy the sentences of the document that "
+    "say so (null, if it does not say):"
+)
 _ANSWER = {
     "type": "object",
     "properties": {
@@ -60,9 +64,12 @@ class Reading:
 
     @property
     def prompt(self) -> Prompt:
-        """What all questions follow."""
+        """What all questions follow, and all that they have in common."""
         head = f"Read {self.title} to answer questions about it.\n\n<document>\n"
-        return Prompt((head, self.passage, f"\n</document>\n\n{self._reminder}"))
+        return Prompt((head, self.passage, f"\n</document>\n\n{self._reminder}{_INSTRUCTION}"))
+
+    def asked(self, question: str) -> Prompt:
+        return self.prompt.then(f" {question}")
 
     @property
     def _reminder(self) -> str:
@@ -115,12 +122,11 @@ class Questioner:
         return await self.context.fork(self._ask(reading, question) for question in self.questions)
 
     async def _ask(self, reading: Reading, question: str) -> Answer:
-        prompt = reading.prompt.then(_asked(question))
+        prompt = reading.asked(question)
         generated = await self.context.generate(prompt, max_tokens=self.max_tokens, json_schema=_ANSWER)
         answer, quotes = _read(generated.text)
         if answer is None:
-            plain = reading.prompt.then(_asked_plainly(question))
-            generated = await self.context.generate(plain, max_tokens=self.max_tokens)
+            generated = await self.context.generate(prompt, max_tokens=self.max_tokens)
             answer = generated.text.strip()
         if generated.finish == "length" and not quotes:
             answer = _whole_sentences(answer)
@@ -164,8 +170,7 @@ class Questioner:
     def _room(self, document: OpenDocument) -> int:
         """Tokens that the longest question and its answer leave. Raises ContextLengthError when they leave too few."""
         empty = Reading(Passage(document, 0, 0), Quotable(""), _title(document.document.name, 999, 1000))
-        texts = [text for question in self.questions for text in (_asked(question), _asked_plainly(question))]
-        longest = max(self.context.length(empty.prompt.then(text)) for text in texts)
+        longest = max(self.context.length(empty.asked(question)) for question in self.questions)
         room = self.context.context_length - longest - self.max_tokens
         if room < self.context.context_length // 3:
             raise ContextLengthError(
@@ -192,17 +197,6 @@ def fitting(items: Sequence[T], fit: Callable[[Sequence[T]], bool]) -> list[list
 
 def _title(name: str, number: int, count: int) -> str:
     return f'the document "{name}"' if count == 1 else f'part {number} of {count} of the document "{name}"'
-
-
-def _asked(question: str) -> str:
-    return (
-        "Now answer this question about the document in one or two sentences, and copy the sentences of the document "
-        f"that say so (null, if it does not say): {question}"
-    )
-
-
-def _asked_plainly(question: str) -> str:
-    return f"Now answer this question about the document in one or two sentences: {question}"
 
 
 def _merging(question: str, answers: Sequence[Answer]) -> Prompt:

@@ -168,10 +168,9 @@ async def test_a_sentence_that_is_cut_off_is_better_than_none(lab: Lab) -> None:
 
 
 async def test_a_model_that_cannot_write_json_is_asked_again_without(lab: Lab) -> None:
-    def says(prompt: str) -> str:
-        return '{ "ans' if "null" in prompt else "The rent is 1,250 euros a month, it seems."
+    told = iter(['{ "ans', "The rent is 1,250 euros a month, it seems."])
 
-    (answer,) = await answers(lab, says, [await lab.document(LEASE)], RENT)
+    (answer,) = await answers(lab, lambda prompt: next(told), [await lab.document(LEASE)], RENT)
 
     assert (answer["answer"], answer["unanswered"]) == ("The rent is 1,250 euros a month, it seems.", False)
 
