@@ -4,19 +4,30 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated
 
+import aiohttp
 import typer
+from pydantic import ValidationError
+from pydantic_settings import SettingsError
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
 from programs.workloads.thinking_chat import Figures
+from router.errors import RouterError
 from service.commands.chat_client import EndpointError
+from service.commands.documents_bench import TIMEOUT_S, DocumentsPlan, DocumentsResult, Side
+from service.commands.documents_bench import run as run_documents
 from service.commands.fail import fail
 from service.commands.prefix_bench import PrefixPlan, PrefixResult, Target, run
+from service.commands.program_run import Key, Url
 from service.commands.router_bench.command import router
+from service.commands.router_bench.texts import TextsError, load_texts
+from service.front_client import FrontClient
+from service.settings import UpSettings
 
 app = typer.Typer(no_args_is_help=True, help="Measure fronts.")
 
@@ -61,6 +72,68 @@ def prefix(
     except (EndpointError, OSError) as error:
         fail(error)
     Console().print(_table(result.figures))
+
+
+@app.command()
+def documents(
+    url: Url = None,
+    engine: Annotated[str | None, typer.Option(help="The SGLang server behind it, to be asked without us.")] = None,
+    tokens: Annotated[int, typer.Option(min=100, help="Of the document.")] = 20_000,
+    questions: Annotated[int, typer.Option(min=1, help="Asked of it all at once.")] = 16,
+    max_tokens: Annotated[int, typer.Option(min=16, help="Tokens that one answer may take.")] = 64,
+    seed: Annotated[int, typer.Option(help="Of the text and what is asked about it.")] = 1,
+    api_key: Key = None,
+    out: Annotated[Path | None, typer.Option("--json", metavar="FILE", help="Write all figures to a file.")] = None,
+) -> None:
+    """What many questions about one document cost: as a job at a front, and as chats straight at SGLang.
+
+    The job is the library's `qa`. Without us, each question goes to SGLang's own chat endpoint with the document before
+    it, all of them at the same time. Both are cold, since the document begins with a line of its own each time.
+    Prefilled are prompt tokens that were not cached, by the answers' usage; with --engine, what the engine itself
+    counted meanwhile is shown beside it, so nobody else should be using it.
+    """
+    plan = DocumentsPlan(tokens, questions, max_tokens, seed)
+    try:
+        prose = load_texts(UpSettings().data_dir / "bench").prose
+        result = asyncio.run(_run_documents(plan, prose, url, api_key, engine))
+        if out is not None:
+            out.write_text(json.dumps(result.as_json(), indent=2) + "\n", encoding="utf-8")
+    except (EndpointError, TextsError, ValidationError, SettingsError, RouterError, ValueError, OSError) as error:
+        fail(error)
+    Console().print(_documents_table(result))
+
+
+async def _run_documents(
+    plan: DocumentsPlan, prose: str, url: str | None, api_key: str | None, engine: str | None
+) -> DocumentsResult:
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=TIMEOUT_S)) as http:
+        front = FrontClient.of(http, url, api_key)
+        with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
+            task = progress.add_task("answers", total=plan.questions * (2 if engine else 1))
+            return await run_documents(plan, prose, front, http, engine, lambda: progress.advance(task))
+
+
+def _documents_table(result: DocumentsResult) -> Table:
+    sides = [side for side in (result.front, result.engine) if side is not None]
+    table = Table("", *list(_NAMES.values())[: len(sides)], box=None, pad_edge=False)
+    for column in table.columns[1:]:
+        column.justify = "right"
+
+    def row(name: str, told: Callable[[Side], str], style: str | None = None) -> None:
+        table.add_row(name, *map(told, sides), style=style)
+
+    row("prefilled tokens", lambda side: f"{side.prefilled:,}", "bold")
+    row("  ÷ (document + questions)", lambda side: f"{side.prefilled / result.asked_tokens:.3f}")
+    row("  as the engine counts", lambda side: "–" if side.computed is None else f"{side.computed:,}")
+    row("prompt tokens", lambda side: f"{side.prompt_tokens:,}")
+    row("requests", lambda side: str(side.requests))
+    row("first answer", lambda side: f"{side.first_answer_s:.1f} s")
+    row("all answers", lambda side: f"{side.total_s:.1f} s")
+    row("answer tokens", lambda side: f"{side.output_tokens:,}")
+    table.add_section()
+    table.add_row("document, questions", f"{result.document_tokens:,}", f"{result.question_tokens:,}")
+    return table
 
 
 async def _run(plan: PrefixPlan, front: Target, engine: Target | None) -> PrefixResult:
