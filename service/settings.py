@@ -163,6 +163,10 @@ class WorkerSettings(BaseSettings):
     """Jobs, with their results, are forgotten so long after they ended."""
     document_ttl_s: int = Field(default=30 * 24 * 3600, gt=0)
     """The front's."""
+    file_ttl_s: int = Field(default=30 * 24 * 3600, gt=0)
+    """The front's."""
+    batch_requests: int = Field(default=32, ge=1)
+    """Of one batch, at the front at once."""
     lease_s: float = Field(default=15, ge=1)
     """A worker that is not heard of for so long has lost its jobs to others. The same for all workers."""
     job_deliveries: int = Field(default=5, ge=1)

@@ -10,8 +10,12 @@ from contextlib import asynccontextmanager
 from dataclasses import replace
 
 import aiohttp
+from redis.asyncio import Redis
 
+from programs.batches import Cancellations
 from programs.documents.store import DocumentStore
+from programs.files import FileStore
+from programs.jobs.dispatch import Dispatch
 from programs.jobs.program_work import ProgramWork
 from programs.jobs.run import JobLimits
 from programs.jobs.runner import Runner
@@ -21,6 +25,9 @@ from programs.runtime.registry import ProgramRegistry
 from programs.runtime.steps import StepRetry
 from programs.store import connect
 from router.engine.client import EngineClient
+from service.batch.parameters import PROGRAM
+from service.batch.sender import Sender
+from service.batch.work import BatchWork
 from service.front_client import FrontAwayError, FrontClient
 from service.serving_profile import load_serving_profile
 from service.settings import WorkerSettings
@@ -48,16 +55,17 @@ async def work(settings: WorkerSettings) -> None:
             return
         # under the name and within the window that chats have
         model = replace(model, name=served[0], context_length=min(model.context_length, served[1]))
+        programs_work = ProgramWork(
+            programs,
+            model,
+            DocumentStore(redis, settings.document_ttl_s),
+            front.engine_of,
+            profile.token_prices,
+            StepRetry(for_s=profile.limits.retry_s),
+        )
         runner = Runner(
             JobStore(redis, settings.job_ttl_s, settings.lease_s),
-            ProgramWork(
-                programs,
-                model,
-                DocumentStore(redis, settings.document_ttl_s),
-                front.engine_of,
-                profile.token_prices,
-                StepRetry(for_s=profile.limits.retry_s),
-            ),
+            Dispatch({PROGRAM: _batch_work(settings, redis, front)}, otherwise=programs_work),
             settings.worker_name,
             settings.jobs,
             JobLimits(settings.job_deliveries, settings.job_attempts),
@@ -67,6 +75,11 @@ async def work(settings: WorkerSettings) -> None:
     finally:
         await front.aclose()
         await redis.aclose()
+
+
+def _batch_work(settings: WorkerSettings, redis: Redis, front: _Front) -> BatchWork:
+    files, cancellations = FileStore(redis, settings.file_ttl_s), Cancellations(redis, settings.job_ttl_s)
+    return BatchWork(files, cancellations, front.sender, settings.batch_requests)
 
 
 class _Front:
@@ -79,9 +92,7 @@ class _Front:
 
     @asynccontextmanager
     async def engine_of(self, tenant: str) -> AsyncIterator[EngineClient]:
-        headers = {"X-Antiphon-Service-Tier": "flex"}
-        if self._key is not None:
-            headers["Authorization"] = f"Bearer {self._key}"
+        headers = {"X-Antiphon-Service-Tier": "flex", **self._bearer}
         if tenant != DEFAULT_TENANT:
             headers["X-Antiphon-User"] = tenant
         async with self._session(headers) as http:
@@ -90,6 +101,12 @@ class _Front:
                 yield engine
             finally:
                 await engine.aclose()
+
+    @asynccontextmanager
+    async def sender(self) -> AsyncIterator[Sender]:
+        """Sends what a batch asks for."""
+        async with self._session(self._bearer) as http:
+            yield Sender(http, self._settings.front)
 
     async def model(self, stop: asyncio.Event) -> tuple[str, int] | None:
         """Name and context length of the model that it serves; None when it is time to stop. Raises FrontError."""
@@ -107,6 +124,10 @@ class _Front:
 
     async def aclose(self) -> None:
         await self._connector.close()
+
+    @property
+    def _bearer(self) -> dict[str, str]:
+        return {} if self._key is None else {"Authorization": f"Bearer {self._key}"}
 
     def _session(self, headers: Mapping[str, str]) -> aiohttp.ClientSession:
         return aiohttp.ClientSession(connector=self._connector, connector_owner=False, headers=headers)

@@ -9,7 +9,8 @@ import msgspec
 from programs.jobs.job import JobSpec
 from service.batch.lines import Endpoint
 
-PROGRAM = "batch"
+PROGRAM = "openai.batch"
+"""No function has such a name, so no program does that is named after one."""
 VERSION = "1"
 """Of what a batch makes of its input. Another one when the same input would be answered otherwise."""
 

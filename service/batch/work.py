@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncGenerator, Callable, Sequence
-from contextlib import aclosing
+from contextlib import AbstractAsyncContextManager, aclosing
 from functools import partial
 
 import msgspec
@@ -30,8 +30,6 @@ from service.batch.output import BatchOutput
 from service.batch.parameters import PROGRAM, VERSION, BatchParameters
 from service.batch.sender import Answer, Sender
 
-_AT_ONCE = 16
-"""Requests of one batch that are with the front."""
 _READ_AT_ONCE = 64
 _LOOK_S = 0.5
 """Between two looks at whether the batch is to be cancelled."""
@@ -48,18 +46,26 @@ class CheckedInput(msgspec.Struct, frozen=True):
 
 
 class BatchWork:
-    """A worker's part of all batches (programs/jobs/work.py)."""
+    """A worker's part of all batches (programs/jobs/work.py). `requests` of one are with the front at once."""
 
-    def __init__(self, files: FileStore, cancellations: Cancellations, sender: Sender) -> None:
+    def __init__(
+        self,
+        files: FileStore,
+        cancellations: Cancellations,
+        sender: Callable[[], AbstractAsyncContextManager[Sender]],
+        requests: int,
+    ) -> None:
         self._files = files
         self._cancellations = cancellations
         self._sender = sender
+        self._requests = requests
 
     async def __call__(self, spec: JobSpec, steps: StepStore, on_progress: Callable[[Progress], None]) -> Succeeded:
         """Raises UnknownFileError when the input is gone, StoreUnavailableError, LeaseLostError and FrontError."""
         started = time.monotonic()
-        run = BatchRun(spec, steps, on_progress, self._files, self._sender)
-        outcome = await run.outcome(self._cancellations)
+        async with self._sender() as sender:
+            run = BatchRun(spec, steps, on_progress, self._files, sender, self._requests)
+            outcome = await run.outcome(self._cancellations)
         provenance = Provenance(
             program=PROGRAM,
             version=VERSION,
@@ -85,6 +91,7 @@ class BatchRun:
         on_progress: Callable[[Progress], None],
         files: FileStore,
         sender: Sender,
+        at_once: int,
     ) -> None:
         self._spec = spec
         self._parameters = BatchParameters.of(spec)
@@ -92,6 +99,7 @@ class BatchRun:
         self._on_progress = on_progress
         self._files = files
         self._sender = sender
+        self._at_once = at_once
 
     async def outcome(self, cancellations: Cancellations) -> BatchOutcome:
         ending = await self._ending(cancellations)
@@ -133,7 +141,7 @@ class BatchRun:
         if not checked.errors:
             counts = BatchCounts(total=checked.requests)
             self._on_progress(progress_of(counts))
-            await for_each(self._requests(), partial(self._answer, counts), _AT_ONCE)
+            await for_each(self._requests(), partial(self._answer, counts), self._at_once)
 
     async def _answer(self, counts: BatchCounts, request: BatchRequest) -> None:
         stored = await self._steps.get(request.digest)

@@ -67,8 +67,14 @@ async def lines_of(client: AsyncOpenAI, file_id: str | None) -> list[Any]:
 async def running_worker(front: Front, store: str) -> AsyncIterator[None]:
     """A worker in this process that knows batches alone."""
     stop = asyncio.Event()
-    async with connect(store) as redis, aiohttp.ClientSession() as http:
-        work = BatchWork(FileStore(redis, _TTL_S), Cancellations(redis, _TTL_S), Sender(http, front.url))
+
+    @asynccontextmanager
+    async def sender() -> AsyncIterator[Sender]:
+        async with aiohttp.ClientSession() as http:
+            yield Sender(http, front.url)
+
+    async with connect(store) as redis:
+        work = BatchWork(FileStore(redis, _TTL_S), Cancellations(redis, _TTL_S), sender, 16)
         running = asyncio.create_task(Runner(JobStore(redis, _TTL_S), work, "worker", jobs=4).run(stop))
         try:
             yield

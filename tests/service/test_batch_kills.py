@@ -1,0 +1,52 @@
+"""A batch outlives the workers that run it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from pathlib import Path
+
+import pytest
+from pydantic import SecretStr
+
+from service.settings import Settings
+from tests.conftest import engine_options, running_front
+from tests.fake_engine import running_fake_engine
+from tests.service.batching import begin, completed, ended, line, lines_of
+from tests.service.talk import ask, client_of
+from tests.worker_process import running_worker
+
+REQUESTS = 60
+AT_ONCE = 4
+KILLS = (8, 20, 40)
+"""After so many answers."""
+KEY = "none"
+"""What the tests' clients say."""
+
+
+@pytest.mark.slow
+async def test_workers_that_are_killed_lose_no_answer_and_give_none_twice(store: str, model_dir: Path) -> None:
+    said = {f"id-{number}": f"question {number}" for number in range(REQUESTS)}
+    environment = {"ANTIPHON_API_KEY": KEY, "ANTIPHON_BATCH_REQUESTS": str(AT_ONCE)}
+    async with running_fake_engine(engine_options(model_dir, decode_tokens_per_s=40)) as engine:
+        settings = Settings(engines=(engine.url,), model_dir=model_dir, store_url=store, api_key=SecretStr(KEY))
+        async with running_front(settings) as front, client_of(front) as client:
+            before = engine.state.received
+            batch = await begin(client, [line(name, text, max_tokens=8) for name, text in said.items()])
+            for answers in KILLS:
+                with running_worker(front.url, store, model_dir, **environment) as worker:
+                    async with asyncio.timeout(60):
+                        while await completed(client, batch) < answers:
+                            await asyncio.sleep(0.02)
+                    worker.kill()
+            with running_worker(front.url, store, model_dir, **environment):
+                batch = await ended(client, batch)
+            received = engine.state.received - before
+            found = await lines_of(client, batch.output_file_id)
+            alone = [await ask(client, text) for text in said.values()]
+    assert (batch.status, batch.error_file_id) == ("completed", None)
+    assert batch.request_counts.to_dict() == {"total": REQUESTS, "completed": REQUESTS, "failed": 0}
+    assert Counter(one["custom_id"] for one in found) == dict.fromkeys(said, 1)
+    expected = [one.choices[0].message.content for one in alone]
+    assert [one["response"]["body"]["choices"][0]["message"]["content"] for one in found] == expected
+    assert REQUESTS < received <= REQUESTS + AT_ONCE * len(KILLS)
