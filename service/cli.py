@@ -19,8 +19,10 @@ from service.commands import router as router_commands
 from service.commands.ask import ask
 from service.commands.compare import compare
 from service.commands.doctor import doctor
+from service.commands.extract import extract
 from service.commands.fail import fail
 from service.commands.given import given
+from service.commands.summarize import summarize
 from service.commands.worker import worker
 from service.errors import HygieneFileError
 from service.progress import PatientConsole
@@ -38,6 +40,8 @@ app.add_typer(router_commands.app, name="router")
 app.command()(ask)
 app.command()(compare)
 app.command()(doctor)
+app.command()(extract)
+app.command()(summarize)
 app.command()(worker)
 
 
