@@ -18,6 +18,7 @@ from service.batch.parameters import PROGRAM, VERSION, BatchParameters, batch_of
 from service.body import read_body
 from service.errors import ServiceError
 from service.files import listed
+from service.openapi import json_body
 from service.schema.batches import BatchCreation
 from service.services import Services, services_of
 from service.turns import DEFAULT_TENANT
@@ -28,7 +29,7 @@ _WINDOW_S = {"24h": 24 * 3600.0}
 _PAGE = 100
 
 
-@router.post("/v1/batches")
+@router.post("/v1/batches", openapi_extra=json_body(BatchCreation))
 async def create_batch(request: Request) -> dict[str, Any]:
     """The input is checked by the worker that takes the batch."""
     services = services_of(request)

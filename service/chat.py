@@ -19,6 +19,7 @@ from programs.turn import FinishedTurn, Resend, StartedTurn, TurnCalls, TurnRequ
 from router.request import TokenLogprob
 from service.body import read_body
 from service.errors import ErrorBody
+from service.openapi import json_body
 from service.schema.chat import ChatRequest
 from service.services import services_of
 from service.sse import DONE, EventStream, while_connected
@@ -27,7 +28,7 @@ from service.turns import DEFAULT_TENANT, BegunTurn, antiphon_fields, begin, che
 router = APIRouter()
 
 
-@router.post("/v1/chat/completions")
+@router.post("/v1/chat/completions", openapi_extra=json_body(ChatRequest))
 async def create_chat_completion(request: Request) -> Response:
     """OpenAI's chat completions. The client resends its history; the ledger is found by its hash chain."""
     services = services_of(request)

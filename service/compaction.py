@@ -14,6 +14,7 @@ from programs.finder import new_response_id
 from programs.message import Message
 from programs.turn import FinishedTurn
 from service.body import read_body
+from service.openapi import json_body
 from service.response_object import usage
 from service.responses import turn_request
 from service.schema.compaction import CompactionRequest
@@ -24,7 +25,7 @@ from service.turns import antiphon_fields, check_model, finished_turn
 router = APIRouter()
 
 
-@router.post("/v1/responses/compact")
+@router.post("/v1/responses/compact", openapi_extra=json_body(CompactionRequest))
 async def compact_response(request: Request) -> Response:
     """Ask for a summary as the conversation's next turn, whose prefix is cached, and go on from the summary alone.
 

@@ -11,13 +11,14 @@ from starlette.responses import Response
 from programs.finder import new_conversation_id, tag_of
 from service.body import read_body
 from service.errors import ServiceError
+from service.openapi import json_body
 from service.schema.responses import ConversationRequest
 from service.services import services_of
 
 router = APIRouter()
 
 
-@router.post("/v1/conversations")
+@router.post("/v1/conversations", openapi_extra=json_body(ConversationRequest))
 async def create_conversation(request: Request) -> Response:
     services = services_of(request)
     wire = await read_body(request, ConversationRequest, services.settings.max_body_bytes)

@@ -15,6 +15,7 @@ from router.model.compatibility import check_swap
 from router.model.directory import ModelDirectory
 from service.body import read_body
 from service.errors import ServiceError
+from service.openapi import json_body
 from service.services import Services, services_of
 
 router = APIRouter()
@@ -43,7 +44,7 @@ async def get_weights(request: Request) -> dict[str, object]:
     return {"object": "list", "data": listed}
 
 
-@router.post("/admin/replicas/{name:path}/weights")
+@router.post("/admin/replicas/{name:path}/weights", openapi_extra=json_body(NewWeights))
 async def swap_weights(request: Request, name: str) -> dict[str, object]:
     """Load other weights of the same model into one replica.
 

@@ -12,14 +12,22 @@ from starlette.responses import StreamingResponse
 from programs.files import StoredFile
 from service.errors import ServiceError
 from service.multipart import uploaded
+from service.openapi import form_body
 from service.services import services_of
 
 router = APIRouter()
 
 _SHORTEST_S, _LONGEST_S = 3600, 2_592_000
+_FORM = form_body(
+    **{
+        "purpose": "`batch`",
+        "expires_after[anchor]": "`created_at`",
+        "expires_after[seconds]": f"{_SHORTEST_S} to {_LONGEST_S}",
+    }
+)
 
 
-@router.post("/v1/files")
+@router.post("/v1/files", openapi_extra=_FORM)
 async def create_file(request: Request) -> dict[str, Any]:
     """A form with `file` and `purpose`, which is `batch`."""
     services = services_of(request)

@@ -15,6 +15,7 @@ from programs.jobs.job import JobSpec, new_job_id
 from programs.runtime.program import Program
 from service.body import read_body, refused
 from service.jobs import job_object
+from service.openapi import json_body
 from service.schema.programs import RunRequest
 from service.services import services_of
 from service.turns import DEFAULT_TENANT
@@ -32,7 +33,7 @@ async def get_program(request: Request, name: str) -> dict[str, object]:
     return _program_object(services_of(request).programs.get(name))
 
 
-@router.post("/v1/programs/{name}/runs", status_code=202)
+@router.post("/v1/programs/{name}/runs", status_code=202, openapi_extra=json_body(RunRequest))
 async def run_program(request: Request, name: str) -> dict[str, object]:
     """Queue a run of a program; what can be known to be wrong with it is said now."""
     services = services_of(request)

@@ -13,6 +13,7 @@ from programs.message import Message
 from programs.turn import AfterResponse, InConversation, Origin, Resend, TurnRequest
 from service.body import read_body
 from service.errors import ServiceError
+from service.openapi import json_body
 from service.response_events import ResponseEvents
 from service.response_object import ResponseObject
 from service.schema.responses import ResponsesRequest
@@ -23,7 +24,7 @@ from service.turns import DEFAULT_TENANT, begin, check_model, finished_turn
 router = APIRouter()
 
 
-@router.post("/v1/responses")
+@router.post("/v1/responses", openapi_extra=json_body(ResponsesRequest))
 async def create_response(request: Request) -> Response:
     """OpenAI's responses: a string or items, alone, after `previous_response_id` or in a conversation."""
     services = services_of(request)

@@ -9,6 +9,7 @@ from fastapi import APIRouter, Request
 from pydantic import Field
 
 from service.body import read_body
+from service.openapi import json_body
 from service.schema.sampling import WireModel
 from service.services import services_of
 
@@ -27,8 +28,8 @@ class DetokenizeBody(WireModel):
     skip_special_tokens: bool = True
 
 
-@router.post("/tokenize")
-@router.post("/v1/tokenize")
+@router.post("/tokenize", openapi_extra=json_body(TokenizeBody))
+@router.post("/v1/tokenize", openapi_extra=json_body(TokenizeBody))
 async def tokenize(request: Request) -> dict[str, Any]:
     """The ids of a text, or of several, as an engine has them of a prompt: control tokens that it spells are read."""
     services = services_of(request)
@@ -42,8 +43,8 @@ async def tokenize(request: Request) -> dict[str, Any]:
     return {**told, "max_model_len": info.context_length if info else services.sessions.model.context_length}
 
 
-@router.post("/detokenize")
-@router.post("/v1/detokenize")
+@router.post("/detokenize", openapi_extra=json_body(DetokenizeBody))
+@router.post("/v1/detokenize", openapi_extra=json_body(DetokenizeBody))
 async def detokenize(request: Request) -> dict[str, Any]:
     """The text of ids, or of several lists of them."""
     services = services_of(request)
