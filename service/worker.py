@@ -36,6 +36,8 @@ from service.turns import DEFAULT_TENANT
 _log = logging.getLogger("antiphon.jobs")
 
 _POLL_S = 0.5
+_BEAT_S = 0.5
+"""So soon a cancelled job is noticed."""
 
 
 async def work(settings: WorkerSettings) -> None:
@@ -68,7 +70,7 @@ async def work(settings: WorkerSettings) -> None:
             Dispatch({PROGRAM: _batch_work(settings, redis, front)}, otherwise=programs_work),
             settings.worker_name,
             settings.jobs,
-            JobLimits(settings.job_deliveries, settings.job_attempts),
+            JobLimits(settings.job_deliveries, settings.job_attempts, beat_s=min(_BEAT_S, settings.lease_s / 3)),
         )
         _log.info("worker %s serves %s, %d jobs at once", settings.worker_name, settings.front, settings.jobs)
         await runner.run(stop)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
+import secrets
 import signal
 import subprocess
 import sys
@@ -11,7 +13,12 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from multiprocessing import get_context
 from pathlib import Path
+from typing import Any
+
+from service.settings import WorkerSettings
+from service.worker import work
 
 ROOT = Path(__file__).parents[1]
 _LEASE_S = 1
@@ -74,3 +81,27 @@ def running_worker(front: str, store: str, model: Path, **environment: str) -> I
         yield worker
     finally:
         worker.end()
+
+
+class ForkedWorker:
+    """The same from a process that has all modules loaded: it starts within milliseconds, for tests that kill many."""
+
+    def __init__(self, settings: dict[str, Any]) -> None:
+        self.name = f"forked-{secrets.token_hex(4)}"
+        context = get_context("forkserver")
+        context.set_forkserver_preload(["service.worker", "programs.library.summarize"])
+        self._process = context.Process(target=_work, args=({**settings, "worker_name": self.name},))
+        self._process.start()
+
+    @property
+    def alive(self) -> bool:
+        return self._process.is_alive()
+
+    def kill(self) -> None:
+        """kill -9."""
+        self._process.kill()
+        self._process.join()
+
+
+def _work(settings: dict[str, Any]) -> None:
+    asyncio.run(work(WorkerSettings(**settings)))

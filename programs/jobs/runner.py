@@ -32,6 +32,7 @@ class Runner:
         self._name = name
         self._jobs = jobs
         self._limits = limits or JobLimits()
+        self._read_s = min(_READ_S, store.lease_s / 3)
         self._running: dict[str, asyncio.Task[None]] = {}
         """By message."""
 
@@ -72,7 +73,7 @@ class Runner:
     async def _messages(self, count: int) -> list[Message]:
         queue = self._store.queue
         found = await patiently(partial(queue.reclaim, self._name, count))
-        return found or await patiently(partial(queue.read, self._name, count, _READ_S))
+        return found or await patiently(partial(queue.read, self._name, count, self._read_s))
 
     def _start(self, message: Message) -> None:
         task = asyncio.create_task(self._run(message), name=message.job)
@@ -85,7 +86,8 @@ class Runner:
             _log.error("%s was left to another worker", message.job, exc_info=error)
 
     async def _run(self, message: Message) -> None:
-        claimed = await patiently(partial(self._store.claim, message.job, secrets.token_hex(8)))
+        token = f"{self._name}/{secrets.token_hex(4)}"
+        claimed = await patiently(partial(self._store.claim, message.job, token))
         if isinstance(claimed, NotClaimed):
             if claimed.state != "running":
                 await patiently(partial(self._store.queue.done, message.id, claimed.state))

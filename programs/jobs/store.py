@@ -7,7 +7,7 @@ is nowhere written down: it follows from which of them exist.
 |---|---|---|
 | `antiphon:{job}:spec` | string | what is to be run (msgpack) |
 | `antiphon:{job}:run` | hash | `started`, `progress`, `fence` (claims), `deliveries` (those since a step was stored) |
-| `antiphon:{job}:lease` | string | who runs it; runs out by itself, in seconds, when its worker dies |
+| `antiphon:{job}:lease` | string | worker, and its claim: who runs it; runs out in seconds when the worker dies |
 | `antiphon:{job}:steps` | hash | outputs of steps by the digest of their inputs |
 | `antiphon:{job}:outcome` | string | how it ended (msgpack), written once |
 
