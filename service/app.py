@@ -14,6 +14,9 @@ from starlette.responses import JSONResponse, Response
 
 from programs.anticipation import AnticipationBudget, Anticipator
 from programs.batches import Cancellations
+from programs.documents.extraction import ExtractionLimits
+from programs.documents.extractor import Extractor
+from programs.documents.store import DocumentStore
 from programs.files import FileStore
 from programs.hygiene import HygieneRule
 from programs.jobs.store import JobStore
@@ -29,6 +32,7 @@ from service import (
     chat,
     compaction,
     conversations,
+    documents,
     engine_admin,
     files,
     health,
@@ -65,6 +69,7 @@ _MODULES = (
     tokenize,
     files,
     batches,
+    documents,
     programs,
     jobs,
     admin,
@@ -129,6 +134,8 @@ async def _services(
                     control=control,
                     probed=probed,
                     files=FileStore(redis, settings.file_ttl_s),
+                    documents=DocumentStore(redis, settings.document_ttl_s),
+                    extractor=Extractor(ExtractionLimits(characters=settings.document_characters)),
                     programs=runnable,
                     jobs=job_store,
                     cancellations=Cancellations(redis, settings.job_ttl_s),

@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from starlette.requests import Request
 
 from programs.batches import Cancellations
+from programs.documents.extractor import Extractor
+from programs.documents.store import DocumentStore
 from programs.files import FileStore
 from programs.jobs.store import JobStore
 from programs.runtime.registry import ProgramRegistry
@@ -33,6 +35,9 @@ class Services:
     probed: TemplateProbe
     """What the model's chat template does to prefixes, tried at start."""
     files: FileStore
+    documents: DocumentStore
+    extractor: Extractor
+    """Reads files into documents."""
     programs: ProgramRegistry
     jobs: JobStore
     cancellations: Cancellations

@@ -125,6 +125,12 @@ class Settings(ListenSettings):
     """Of a batch's input."""
     file_ttl_s: int = Field(default=30 * 24 * 3600, gt=0)
     """Files, batches' inputs and outputs, are forgotten so long after they were made."""
+    document_bytes: int = Field(default=64 * 1024 * 1024, gt=0)
+    """Of a file that becomes a document."""
+    document_characters: int = Field(default=10_000_000, gt=0)
+    """Of its text."""
+    document_ttl_s: int = Field(default=30 * 24 * 3600, gt=0)
+    """Documents unused for so long are forgotten."""
     job_ttl_s: int = Field(default=7 * 24 * 3600, gt=0)
     """Jobs, with their results, are forgotten so long after they ended."""
     job_deadline_s: float = Field(default=24 * 3600, gt=0)
