@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from array import array
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -21,8 +20,7 @@ from programs.tokenizer import Tokenizer
 
 
 def open_document(text: str, tokenizer: Tokenizer) -> OpenDocument:
-    ids = array("I", tokenizer.encode(text, after_control=True))
-    return OpenDocument(document_of(text), DocumentTokens(ids, array("I", range(len(ids)))))
+    return OpenDocument(document_of(text), DocumentTokens.of(text, tokenizer))
 
 
 def document_of(text: str) -> Document:
