@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
-from typing import Annotated, Any
+from typing import Annotated
 
 import msgspec
 from fastapi import APIRouter, Query, Request
@@ -17,9 +17,8 @@ from service.batch.object import batch_object
 from service.batch.parameters import PROGRAM, VERSION, BatchParameters, batch_of, job_of
 from service.body import read_body
 from service.errors import ServiceError
-from service.files import listed
 from service.openapi import json_body
-from service.schema.batches import BatchCreation
+from service.schema.batches import BatchCreation, BatchObject, BatchObjectList
 from service.services import Services, services_of
 from service.turns import DEFAULT_TENANT
 
@@ -30,7 +29,7 @@ _PAGE = 100
 
 
 @router.post("/v1/batches", openapi_extra=json_body(BatchCreation))
-async def create_batch(request: Request) -> dict[str, Any]:
+async def create_batch(request: Request) -> BatchObject:
     """The input is checked by the worker that takes the batch."""
     services = services_of(request)
     wire = await read_body(request, BatchCreation, services.settings.max_body_bytes)
@@ -54,25 +53,27 @@ async def create_batch(request: Request) -> dict[str, Any]:
 @router.get("/v1/batches")
 async def list_batches(
     request: Request, limit: Annotated[int, Query(ge=1, le=100)] = 20, after: str | None = None
-) -> dict[str, Any]:
+) -> BatchObjectList:
     services = services_of(request)
-    found: list[dict[str, Any]] = []
+    found: list[BatchObject] = []
+    more = False
     async with aclosing(_batches(services.jobs, after)) as jobs:
         async for job in jobs:
-            if len(found) == limit:
-                return listed(found, more=True)
+            if more := len(found) == limit:
+                break
             found.append(await _object(services, job))
-    return listed(found, more=False)
+    first, last = (found[0].id, found[-1].id) if found else (None, None)
+    return BatchObjectList(data=found, first_id=first, last_id=last, has_more=more)
 
 
 @router.get("/v1/batches/{batch_id}")
-async def get_batch(request: Request, batch_id: str) -> dict[str, Any]:
+async def get_batch(request: Request, batch_id: str) -> BatchObject:
     services = services_of(request)
     return await _object(services, await _job(services.jobs, batch_id))
 
 
 @router.post("/v1/batches/{batch_id}/cancel")
-async def cancel_batch(request: Request, batch_id: str) -> dict[str, Any]:
+async def cancel_batch(request: Request, batch_id: str) -> BatchObject:
     """What is answered by now is still written to the output, unless no worker has begun."""
     services = services_of(request)
     job = await _job(services.jobs, batch_id)
@@ -80,9 +81,9 @@ async def cancel_batch(request: Request, batch_id: str) -> dict[str, Any]:
         await services.cancellations.ask(job.id)
         job = await (services.jobs.get if job.started else services.jobs.cancel)(job.id)
     found = await _object(services, job)
-    if found["status"] not in ("cancelling", "cancelled"):
+    if found.status not in ("cancelling", "cancelled"):
         raise ServiceError(
-            f"Cannot cancel a batch with status '{found['status']}'.", status=409, code="batch_ended", param="batch_id"
+            f"Cannot cancel a batch with status '{found.status}'.", status=409, code="batch_ended", param="batch_id"
         )
     return found
 
@@ -112,5 +113,5 @@ async def _job(jobs: JobStore, batch_id: str) -> Job:
     return job
 
 
-async def _object(services: Services, job: Job) -> dict[str, Any]:
+async def _object(services: Services, job: Job) -> BatchObject:
     return batch_object(job, await services.cancellations.asked(job.id))

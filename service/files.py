@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 from urllib.parse import quote
 
 from fastapi import APIRouter, Query, Request
 from starlette.responses import StreamingResponse
 
-from programs.files import StoredFile
 from service.errors import ServiceError
 from service.multipart import uploaded
 from service.openapi import form_body
+from service.schema.files import DeletedFile, FileObject, FileObjectList
 from service.services import services_of
 
 router = APIRouter()
@@ -28,14 +28,14 @@ _FORM = form_body(
 
 
 @router.post("/v1/files", openapi_extra=_FORM)
-async def create_file(request: Request) -> dict[str, Any]:
+async def create_file(request: Request) -> FileObject:
     """A form with `file` and `purpose`, which is `batch`."""
     services = services_of(request)
     async with uploaded(request, services.settings.max_file_bytes) as upload:
         if upload.fields.get("purpose") != "batch":
             raise ServiceError("files are kept for purpose 'batch' only", param="purpose", code="invalid_value")
         ttl_s = _wanted_ttl_s(upload.fields)
-        return file_object(await services.files.put(upload.name, "batch", upload.blocks(), ttl_s=ttl_s))
+        return FileObject.of(await services.files.put(upload.name, "batch", upload.blocks(), ttl_s=ttl_s))
 
 
 @router.get("/v1/files")
@@ -45,19 +45,20 @@ async def list_files(
     after: str | None = None,
     order: Literal["asc", "desc"] = "desc",
     purpose: str | None = None,
-) -> dict[str, Any]:
+) -> FileObjectList:
     files, more = await services_of(request).files.page(
         limit, after=after, purpose=purpose, newest_first=order == "desc"
     )
-    return listed([file_object(file) for file in files], more=more)
+    first, last = (files[0].id, files[-1].id) if files else (None, None)
+    return FileObjectList(data=[FileObject.of(file) for file in files], first_id=first, last_id=last, has_more=more)
 
 
 @router.get("/v1/files/{file_id}")
-async def get_file(request: Request, file_id: str) -> dict[str, Any]:
-    return file_object(await services_of(request).files.get(file_id))
+async def get_file(request: Request, file_id: str) -> FileObject:
+    return FileObject.of(await services_of(request).files.get(file_id))
 
 
-@router.get("/v1/files/{file_id}/content")
+@router.get("/v1/files/{file_id}/content", response_class=StreamingResponse)
 async def get_file_content(request: Request, file_id: str) -> StreamingResponse:
     files = services_of(request).files
     file = await files.get(file_id)
@@ -69,33 +70,9 @@ async def get_file_content(request: Request, file_id: str) -> StreamingResponse:
 
 
 @router.delete("/v1/files/{file_id}")
-async def delete_file(request: Request, file_id: str) -> dict[str, Any]:
+async def delete_file(request: Request, file_id: str) -> DeletedFile:
     await services_of(request).files.delete(file_id)
-    return {"id": file_id, "object": "file", "deleted": True}
-
-
-def file_object(file: StoredFile) -> dict[str, Any]:
-    return {
-        "id": file.id,
-        "object": "file",
-        "bytes": file.size,
-        "created_at": int(file.created),
-        "expires_at": int(file.expires),
-        "filename": file.name,
-        "purpose": file.purpose,
-        "status": "processed",
-    }
-
-
-def listed(objects: list[dict[str, Any]], *, more: bool) -> dict[str, Any]:
-    """A page of objects as OpenAI's lists are."""
-    return {
-        "object": "list",
-        "data": objects,
-        "first_id": objects[0]["id"] if objects else None,
-        "last_id": objects[-1]["id"] if objects else None,
-        "has_more": more,
-    }
+    return DeletedFile(id=file_id)
 
 
 def _wanted_ttl_s(fields: Mapping[str, str]) -> int | None:

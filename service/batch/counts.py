@@ -42,15 +42,6 @@ class BatchUsage(msgspec.Struct):
             usage.get(f"{output}_details", {}).get("reasoning_tokens", 0),
         )
 
-    def as_json(self) -> dict[str, Any]:
-        return {
-            "input_tokens": self.input_tokens,
-            "input_tokens_details": {"cached_tokens": self.cached_tokens},
-            "output_tokens": self.output_tokens,
-            "output_tokens_details": {"reasoning_tokens": self.reasoning_tokens},
-            "total_tokens": self.input_tokens + self.output_tokens,
-        }
-
 
 class BatchCounts(msgspec.Struct):
     """Requests. `completed` and `failed` exclude each other."""

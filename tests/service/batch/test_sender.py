@@ -13,6 +13,7 @@ import orjson
 import pytest
 from aiohttp import web
 
+from service.batch.counts import BatchUsage
 from service.batch.lines import BatchRequest
 from service.batch.sender import Sender
 from service.front_client import FrontError
@@ -84,13 +85,7 @@ async def test_a_request_waits_behind_all_that_someone_waits_for() -> None:
     assert server.received == [{"one_off": True, "model": "tiny", "service_tier": "flex", "user": "me"}]
     assert (answer.status, answer.succeeded, answer.request_id) == (200, True, "r1")
     assert orjson.loads(answer.body) == {"usage": USAGE}
-    assert answer.usage.as_json() == {
-        "input_tokens": 5,
-        "input_tokens_details": {"cached_tokens": 4},
-        "output_tokens": 3,
-        "output_tokens_details": {"reasoning_tokens": 2},
-        "total_tokens": 8,
-    }
+    assert answer.usage == BatchUsage(input_tokens=5, cached_tokens=4, output_tokens=3, reasoning_tokens=2)
 
 
 @pytest.mark.parametrize("refusal", [failing(429), failing(502), failing(503), CUT])
