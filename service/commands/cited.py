@@ -19,7 +19,7 @@ def show_citations(console: Console, citations: Sequence[Mapping[str, Any]], nam
         if len(quote) > _QUOTE_CHARS:
             quote = f"{quote[:_QUOTE_CHARS].rstrip()} …"
         line = Text.assemble((f"{_place(citation, names)}  ", "cyan"), (f"“{quote}”", "dim"))
-        console.print(Padding(line, (0, 0, 0, 2)))
+        console.print(Padding(line, (0, 0, 0, 2), expand=False))
 
 
 def _place(citation: Mapping[str, Any], names: Mapping[str, str]) -> str:
