@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Annotated, Any
@@ -26,6 +27,7 @@ _SLACK_TOKENS = 32
 _ASK = "Extract what the text below says, as JSON of this JSON Schema:"
 _RULES = "What the text does not say is null or an empty array. Make nothing up."
 _ALL = "Now with everything that is required."
+_LONGEST_INTEGER = 20
 _TRIES = 3
 """To complete a value: a grammar does not hold everything that a schema says."""
 
@@ -130,7 +132,7 @@ class _Extraction:
             generated = await self.context.generate(prompt, max_tokens=tokens, json_schema=schema)
             if generated.finish != "length":
                 try:
-                    return json.loads(generated.text)
+                    return _read(generated.text)
                 except ValueError as error:
                     raise ExtractionError(
                         f"the answer for {name} is no JSON ({error}): does the engine have a grammar backend?"
@@ -156,6 +158,23 @@ class _Extraction:
         prompts = [self._asked((passage,), f"{more}{_ALL} ") for more in (known + refused, refused, "")]
         room = self.context.context_length - self.most
         return next((prompt for prompt in prompts if self.context.length(prompt) <= room), prompts[-1])
+
+
+def _read(text: str) -> Any:
+    """JSON, in which numbers that 64 bits do not hold are null and half characters are question marks.
+
+    Raises ValueError.
+    """
+    value = json.loads(text, parse_int=_integer, parse_float=_float, parse_constant=lambda name: None)
+    return json.loads(json.dumps(value, ensure_ascii=False).encode("utf-8", "replace"))
+
+
+def _integer(digits: str) -> int | None:
+    return int(digits) if len(digits) < _LONGEST_INTEGER else None
+
+
+def _float(digits: str) -> float | None:
+    return number if math.isfinite(number := float(digits)) else None
 
 
 def _richest(found: list[Found]) -> int:

@@ -31,8 +31,9 @@ _OF_KIND = {
         | {"minProperties", "maxProperties", "dependentRequired"}
     ),
 }
+_LARGEST_INTEGER = 10**18
+"""Grammars, and JSON as we write it, count in 64 bits; without any bound a model may go on with digits for ever."""
 _LARGEST_NUMBER = 10**15
-"""Grammars count in 64 bits."""
 _MOST_MULTIPLES = 100
 _UNUSABLE = re.compile(r"\(\?(?!:)|\\[1-9bBAZpPk]|[*+?}][?+]")
 """In patterns: groups that look around or have names, references, word boundaries, lazy quantifiers."""
@@ -175,9 +176,10 @@ def _number(form: Form) -> dict[str, Any]:
         multiples = range(math.ceil(low / step) * step, high + 1, step)
         if len(multiples) <= _MOST_MULTIPLES:
             return {"enum": list(multiples)}
-    given = {"minimum": low, "maximum": high}.items()
-    kept = {name: bound for name, bound in given if bound is not None and abs(bound) <= _LARGEST_NUMBER}
-    return {"type": "integer", **kept}
+    low = -_LARGEST_INTEGER if low is None else low
+    high = _LARGEST_INTEGER if high is None else high
+    near = max(abs(low), abs(high)) <= _LARGEST_INTEGER
+    return {"type": "integer", **({"minimum": low, "maximum": high} if near else {})}
 
 
 def _integers(bounds: dict[str, Any]) -> tuple[int | None, int | None]:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
+
+from programs.library.patterns import matcher
 
 Schema = Mapping[str, Any] | bool
 
@@ -132,7 +133,9 @@ def own_form(schema: Mapping[str, Any]) -> Form:
 
 def _property(rule: Mapping[str, Any], name: str) -> Iterator[Schema]:
     declared = rule.get("properties", {})
-    matched = [schema for pattern, schema in rule.get("patternProperties", {}).items() if re.search(pattern, name)]
+    matched = [
+        schema for pattern, schema in rule.get("patternProperties", {}).items() if matcher(pattern).found_in(name)
+    ]
     if name in declared:
         yield declared[name]
     yield from matched

@@ -7,7 +7,6 @@ and the like stay rules, which only validating a value decides.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
@@ -18,10 +17,13 @@ from referencing.exceptions import Unresolvable
 from referencing.jsonschema import DRAFT202012
 
 from programs.errors import ImpossibleSchemaError
+from programs.library.patterns import matcher
 from programs.library.schema_form import TYPES, Form, Schema, both, key_of, own_form, type_of
+from programs.library.validation import SchemaValidator
 
 _MOST_FORMS = 256
 _DEEPEST = 64
+_MOST_CHARS = 100_000
 
 
 class SchemaForms:
@@ -36,7 +38,7 @@ class SchemaForms:
         resource: Resource[Any] = DRAFT202012.create_resource(root)
         registry: Registry[Any] = Registry().with_resource("", resource)
         self._resolver = registry.resolver("")
-        self._validator = Draft202012Validator(root, registry=registry)
+        self._validator = SchemaValidator(root, registry=registry)
         self._forms: dict[str, tuple[Form, ...]] = {}
         self._known = {id(part) for part in _parts(root)}
         ending: set[str] = set()
@@ -135,6 +137,8 @@ class SchemaForms:
     def _check(self, root: Schema) -> None:
         if _depth(root) > _DEEPEST:
             raise ImpossibleSchemaError(f"the schema is nested more than {_DEEPEST} deep")
+        if len(key_of(root)) > _MOST_CHARS:
+            raise ImpossibleSchemaError(f"the schema is longer than {_MOST_CHARS} characters")
         try:
             Draft202012Validator.check_schema(root)
         except SchemaError as error:
@@ -145,15 +149,10 @@ class SchemaForms:
         for part in _parts(root):
             if "$dynamicRef" in part or ("$id" in part and part is not root):
                 raise ImpossibleSchemaError("the schema says $dynamicRef or a $id within it; say $ref and $defs")
-            for pattern in (part.get("pattern"), *part.get("patternProperties", ())):
-                _check_pattern(pattern)
-
-
-def _check_pattern(pattern: str | None) -> None:
-    try:
-        re.compile(pattern or "")
-    except re.error as error:
-        raise ImpossibleSchemaError(f"the schema's pattern {pattern!r} cannot be read: {error}") from error
+            for pattern in (part.get("pattern", ""), *part.get("patternProperties", ())):
+                matcher(pattern)
+            if "unevaluatedProperties" in part and any("patternProperties" in one for one in _parts(root)):
+                raise ImpossibleSchemaError("unevaluatedProperties is not read beside patternProperties")
 
 
 def _parts(schema: Any) -> Iterator[Mapping[str, Any]]:

@@ -148,6 +148,17 @@ async def test_an_answer_without_end_fails_the_run(store: str, model_dir: Path) 
             await extracted(lab, TEXT, max_tokens=100)
 
 
+async def test_what_json_cannot_hold_was_not_said(store: str, model_dir: Path) -> None:
+    schema = {
+        "type": "object",
+        "properties": {"n": {"type": ["integer", "null"]}, "x": {"type": ["number", "null"]}, "s": {}},
+    }
+    async with running_lab(store, model_dir) as lab:
+        lab.replies(lambda prompt: f'{{"n": {"9" * 30}, "x": 1e999, "s": "a\\ud800"}}')
+        output = await extracted(lab, TEXT, schema=schema)
+        assert output["value"] == {"s": "a?"}
+
+
 async def test_an_engine_without_grammars_is_told_of(store: str, model_dir: Path) -> None:
     async with running_lab(store, model_dir) as lab:
         lab.replies(lambda prompt: "Well, the title")
