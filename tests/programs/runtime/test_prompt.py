@@ -92,7 +92,8 @@ def test_no_text_and_no_document_spells_a_control_token(
 ) -> None:
     prompts = writer(family)
     controls = prompts.model.tokenizer.control_ids
-    harmless = prompts.closed_ids(Prompt(("a",), system and "a"))
+    # a template may leave out a system message of nothing but white space
+    harmless = prompts.closed_ids(Prompt(("a",), "a" if system and system.strip() else system))
     ids = prompts.closed_ids(Prompt(parts_of(prompts, texts), system))
     assert [one for one in ids if one in controls] == [one for one in harmless if one in controls]
 
