@@ -10,6 +10,7 @@ import aiohttp
 from fastapi import Depends, FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
 from starlette.responses import JSONResponse, Response
 
 from programs.anticipation import AnticipationBudget, Anticipator
@@ -101,6 +102,7 @@ def create_app(settings: Settings) -> FastAPI:
         app.add_exception_handler(expected, _expected)
     app.add_exception_handler(RequestValidationError, _bad_parameter)
     app.add_exception_handler(ClientGoneError, _client_gone)
+    app.add_exception_handler(ClientDisconnect, _client_gone)
     app.add_exception_handler(HTTPException, _http)
     app.add_exception_handler(Exception, _unexpected)
     return app

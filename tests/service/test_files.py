@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
+import logging
 from collections.abc import AsyncIterator
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import httpx
 import pytest
 from openai import APIStatusError, NotFoundError
+from redis import Redis
 
 from service.settings import Settings
 from tests.conftest import Front, running_front
@@ -121,3 +125,21 @@ async def test_a_file_over_the_limit_is_refused_with_its_length_declared_or_not(
     assert [answer.status_code for answer in answers] == [413] * 3
     assert f"{LIMIT} bytes" in answers[0].json()["error"]["message"]
     assert [file["id"] for file in kept["data"]] == [at_the_limit.json()["id"]]
+
+
+async def test_an_upload_that_is_broken_off_leaves_nothing(
+    front: Front, store: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    address = urlsplit(front.url)
+    _, writer = await asyncio.open_connection(address.hostname, address.port)
+    head = "POST /v1/files HTTP/1.1\r\nHost: x\r\nContent-Length: 10000000\r\nContent-Type: " + FORM["Content-Type"]
+    writer.write(head.encode() + b"\r\n\r\n" + part("purpose", b"batch") + part("file", b"x" * 3_000_000, "x"))
+    await writer.drain()
+    writer.close()
+    await writer.wait_closed()
+    async with client_of(front) as client:
+        await asyncio.sleep(0.5)
+        assert (await client.files.list()).data == []
+    with Redis.from_url(store) as redis:
+        assert list(redis.scan_iter("*")) == []
+    assert [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING] == []
