@@ -6,8 +6,6 @@ from pathlib import Path
 from typing import Annotated, Literal
 
 import typer
-from rich.console import Console
-from rich.markdown import Markdown
 
 from service.commands.given import given
 from service.commands.program_run import FinishedRun, Json, Key, Url, run_on_files
@@ -41,4 +39,4 @@ def summarize(
 
 
 def _show(finished: FinishedRun) -> None:
-    Console(highlight=False).print(Markdown(finished.output["summary"]))
+    typer.echo(finished.output["summary"])
