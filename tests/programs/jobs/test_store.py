@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncIterator
 from dataclasses import replace
 
 import pytest
@@ -16,13 +15,6 @@ from programs.runtime.context import Progress
 from programs.store import connect
 
 DONE = Succeeded(b'{"answer":42}', b"{}")
-
-
-@pytest.fixture
-async def redis(store: str) -> AsyncIterator[Redis]:
-    redis = connect(store)
-    yield redis
-    await redis.aclose()
 
 
 @pytest.fixture
