@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Mapping
 from typing import Any
@@ -39,7 +40,7 @@ async def run_program(request: Request, name: str) -> dict[str, object]:
     services = services_of(request)
     program = services.programs.get(name)
     wire = await read_body(request, RunRequest, services.settings.max_body_bytes)
-    _check(program, wire.parameters)
+    await asyncio.to_thread(_check, program, wire.parameters)  # a long schema takes a second to be looked through
     spec = JobSpec(
         id=new_job_id(),
         program=program.name,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import math
 from collections.abc import Mapping
@@ -42,11 +43,11 @@ async def extract(
 ) -> dict[str, Any]:
     """Extract from documents what a JSON Schema describes, merged over their parts."""
     budget = min(max_tokens, context.context_length // 4)
-    run = _Extraction(context, check_schema(schema), instructions, budget)
+    run = await asyncio.to_thread(lambda: _Extraction(context, check_schema(schema), instructions, budget))
     parts = await run.parts(documents, chunk_tokens)
     run.total = len(parts)
     found = await context.fork(run.found(part) for part in parts)
-    result = merged(run.forms, found)
+    result = await asyncio.to_thread(merged, run.forms, found)
     value, lacking = result.value, missing(run.forms, schema, result.value)
     if value is ABSENT or not run.forms.valid(value, schema):
         value = await run.completed(value, parts[_richest(found)])
