@@ -10,7 +10,7 @@ from markdownify import ATX, MarkdownConverter
 
 from programs.errors import DocumentUnreadableError
 
-_UNSEEN = ("head", "script", "style", "noscript", "template", "iframe", "object", "svg", "math", "canvas")
+_UNSEEN = ("head", "title", "script", "style", "noscript", "template", "iframe", "object", "svg", "math", "canvas")
 _LINKS = ("http:", "https:", "mailto:")
 _GAPS = re.compile(r"\n\s*\n")
 
@@ -27,7 +27,7 @@ def html_text(raw: bytes, charset: str | None) -> str:
 def markdown_of(html: str) -> str:
     """Headings, lists, tables, emphasis and links as Markdown; a picture as what is said to stand for it."""
     soup = BeautifulSoup(html, "html.parser")
-    title = soup.title.get_text(" ", strip=True) if soup.title and not soup.h1 else ""
+    title = " ".join(soup.title.get_text().split()) if soup.title and not soup.h1 else ""
     for unseen in soup(_UNSEEN):
         unseen.decompose()
     for picture in soup("img"):

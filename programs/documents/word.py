@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from io import BytesIO
 from typing import BinaryIO
 from zipfile import BadZipFile, ZipFile
 
@@ -21,8 +22,9 @@ def word_html(file: BinaryIO, unpacked_bytes: int) -> str:
     """Raises DocumentTooLargeError when `file` says that it unpacks to more than that many bytes; it is read no further
     than it says. Raises DocumentTypeError when it holds no Word document."""
     _check(file, unpacked_bytes)
+    file.seek(0)
     result = mammoth.convert_to_html(
-        file,
+        BytesIO(file.read()),  # mammoth takes the name of an open file for a path, also if it is a number
         convert_image=mammoth.images.img_element(lambda _: {}),
         include_embedded_style_map=False,
         external_file_access=False,
