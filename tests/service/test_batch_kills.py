@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pydantic import SecretStr
@@ -14,32 +17,42 @@ from tests.conftest import engine_options, running_front
 from tests.fake_engine import running_fake_engine
 from tests.service.batching import begin, completed, ended, line, lines_of
 from tests.service.talk import ask, client_of
-from tests.worker_process import running_worker
+from tests.worker_process import ForkedWorker
 
 REQUESTS = 60
 AT_ONCE = 4
-KILLS = (8, 20, 40)
-"""After so many answers."""
+KILLS = range(0, REQUESTS, 6)
+"""After so many answers at least."""
 KEY = "none"
 """What the tests' clients say."""
+
+
+@contextmanager
+def killed_after(settings: dict[str, Any]) -> Iterator[None]:
+    """A worker that is killed, whatever it is doing, when the context closes."""
+    worker = ForkedWorker(settings)
+    try:
+        yield
+    finally:
+        worker.kill()
 
 
 @pytest.mark.slow
 async def test_workers_that_are_killed_lose_no_answer_and_give_none_twice(store: str, model_dir: Path) -> None:
     said = {f"id-{number}": f"question {number}" for number in range(REQUESTS)}
-    environment = {"ANTIPHON_API_KEY": KEY, "ANTIPHON_BATCH_REQUESTS": str(AT_ONCE)}
     async with running_fake_engine(engine_options(model_dir, decode_tokens_per_s=40)) as engine:
         settings = Settings(engines=(engine.url,), model_dir=model_dir, store_url=store, api_key=SecretStr(KEY))
         async with running_front(settings) as front, client_of(front) as client:
             before = engine.state.received
             batch = await begin(client, [line(name, text, max_tokens=8) for name, text in said.items()])
+            worker = {"front": front.url, "store_url": store, "model_dir": model_dir, "api_key": SecretStr(KEY)}
+            worker |= {"batch_requests": AT_ONCE, "lease_s": 0.4, "job_deliveries": 100}
             for answers in KILLS:
-                with running_worker(front.url, store, model_dir, **environment) as worker:
+                with killed_after(worker):
                     async with asyncio.timeout(60):
-                        while await completed(client, batch) < answers:
+                        while await completed(client, batch) <= answers:
                             await asyncio.sleep(0.02)
-                    worker.kill()
-            with running_worker(front.url, store, model_dir, **environment):
+            with killed_after(worker):
                 batch = await ended(client, batch)
             received = engine.state.received - before
             found = await lines_of(client, batch.output_file_id)

@@ -29,7 +29,8 @@ class Made:
 
 
 async def test_all_are_done_and_no_more_at_once_than_is_said() -> None:
-    made, running, most, done = Made(50), 0, 0, []
+    made, running, most = Made(50), 0, 0
+    done: list[int] = []
 
     async def work(number: int) -> None:
         nonlocal running, most
