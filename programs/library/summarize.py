@@ -6,6 +6,7 @@ that begins again takes the same steps.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
@@ -16,6 +17,7 @@ from programs.library.pieces import pieces
 from programs.runtime.context import ProgramContext
 from programs.runtime.prompt import OpenDocument, Passage, Prompt
 
+_SENTENCE_END = re.compile(r"[.!?…](?=\s)")
 _WORDS_PER_TOKEN = 0.6
 _SLACK_TOKENS = 32
 """Room for numbers that get longer."""
@@ -124,7 +126,7 @@ class _Summary:
         generated = await self.context.generate(prompt, max_tokens=self.max_tokens)
         self.done += 1
         self.context.progress(self.done, self.total, message)
-        return generated.text.strip()
+        return _whole(generated.text) if generated.finish == "length" else generated.text.strip()
 
     def _room(self, prompt: Prompt) -> int:
         """Tokens that `prompt` leaves for what is put into it."""
@@ -155,6 +157,12 @@ class _Summary:
 
     def _combined(self, texts: Sequence[str]) -> Prompt:
         return _combining(texts, self.max_tokens, self.focus)
+
+
+def _whole(text: str) -> str:
+    """What was cut, up to the last end of a sentence in its second half, if there is one."""
+    ends = [end.end() for end in _SENTENCE_END.finditer(text, len(text) // 2)]
+    return text[: ends[-1]].strip() if ends else text.strip()
 
 
 def _combining(texts: Sequence[str], max_tokens: int, focus: str | None) -> Prompt:

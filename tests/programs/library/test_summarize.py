@@ -92,6 +92,23 @@ async def test_a_document_that_fits_is_summarized_at_once(store: str, model_dir:
         assert "What matters most: the number." in lab.prompts[0]
 
 
+@pytest.mark.parametrize(
+    ("written", "summary"),
+    [
+        ("The fox jumps. The dog is lazy. And then it", "The fox jumps. The dog is lazy."),
+        ("The fox " * 9, "The fox The"),
+    ],
+)
+async def test_a_summary_that_was_cut_ends_with_a_sentence_if_it_has_one(
+    store: str, model_dir: Path, written: str, summary: str
+) -> None:
+    async with running_lab(store, model_dir) as lab:
+        lab.replies(lambda prompt: written + " going" * 50)
+        result = await lab.run(SUMMARIZE, document=await lab.document("Fact number 1."), max_tokens=36)
+        assert result.output["summary"].startswith(summary)
+        assert ("going" in result.output["summary"]) == (summary == "The fox The")
+
+
 async def test_refining_carries_one_summary_through_all_parts(store: str, model_dir: Path) -> None:
     async with running_lab(store, model_dir) as lab:
         lab.replies(said)
