@@ -242,9 +242,16 @@ def _object(text: str) -> dict[str, Any]:
 
 
 def _whole_sentences(text: str) -> str:
-    """`text`, which was cut off, without the sentence that was begun last, unless it is the only one."""
-    ends = [match.start() for match in _SENTENCE_END.finditer(text)]
-    return text[: ends[-1]] if ends else text
+    """`text`, which was cut off, up to where its last sentence begins or one comes again; all, if that is the first."""
+    seen: set[str] = set()
+    start = 0
+    for match in _SENTENCE_END.finditer(text):
+        sentence = text[start : match.start()]
+        if sentence in seen:
+            break
+        seen.add(sentence)
+        start = match.end()
+    return text[:start].rstrip() or text
 
 
 def _sentences(text: str) -> list[str]:

@@ -7,10 +7,9 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 from rich.text import Text
 
-from service.commands.cited import show_citations
+from service.commands.cited import answers_console, show_citations
 from service.commands.given import given
 from service.commands.program_run import STDIN, FinishedRun, Json, Key, Url, run_on_files
 
@@ -59,7 +58,7 @@ def _exists(argument: str) -> bool:
 
 
 def _show(finished: FinishedRun) -> None:
-    console = Console(highlight=False)
+    console = answers_console()
     answers = finished.output["answers"]
     for number, answer in enumerate(answers):
         if len(answers) > 1:

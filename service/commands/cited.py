@@ -1,15 +1,20 @@
-"""How citations are told to people."""
+"""How answers and their citations are told to people."""
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rich.console import Console
-from rich.padding import Padding
 from rich.text import Text
 
 _QUOTE_CHARS = 200
+
+
+def answers_console() -> Console:
+    """Standard output, where what is no terminal gets whole lines."""
+    return Console(highlight=False, soft_wrap=not sys.stdout.isatty())
 
 
 def show_citations(console: Console, citations: Sequence[Mapping[str, Any]], names: Mapping[str, str]) -> None:
@@ -18,8 +23,7 @@ def show_citations(console: Console, citations: Sequence[Mapping[str, Any]], nam
         quote = " ".join(str(citation["quote"]).split())
         if len(quote) > _QUOTE_CHARS:
             quote = f"{quote[:_QUOTE_CHARS].rstrip()} …"
-        line = Text.assemble((f"{_place(citation, names)}  ", "cyan"), (f"“{quote}”", "dim"))
-        console.print(Padding(line, (0, 0, 0, 2), expand=False))
+        console.print(Text.assemble("  ", (f"{_place(citation, names)}  ", "cyan"), (f"“{quote}”", "dim")))
 
 
 def _place(citation: Mapping[str, Any], names: Mapping[str, str]) -> str:

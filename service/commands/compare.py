@@ -6,11 +6,10 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 from rich.markdown import Markdown
 from rich.text import Text
 
-from service.commands.cited import show_citations
+from service.commands.cited import answers_console, show_citations
 from service.commands.given import given
 from service.commands.program_run import FinishedRun, Json, Key, Url, run_on_files
 
@@ -42,7 +41,7 @@ def compare(
 
 
 def _show(finished: FinishedRun) -> None:
-    console = Console(highlight=False)
+    console = answers_console()
     console.print(Markdown(finished.output["comparison"]))
     if finished.output["citations"]:
         console.print(Text("\nFrom:", "bold"))

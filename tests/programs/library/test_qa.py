@@ -150,12 +150,13 @@ async def test_an_answer_that_one_document_alone_has_is_taken_as_it_is(lab: Lab)
     assert len(lab.prompts) == 2
 
 
-async def test_an_answer_that_is_cut_off_keeps_its_whole_sentences(lab: Lab) -> None:
-    long = written("It ends on 28 February 2029. The document says so " + "and so on, " * 50)
+@pytest.mark.parametrize("cut", ["It is 2029 " + "and so on, " * 50, "So it says. " * 50])
+async def test_an_answer_that_is_cut_off_keeps_its_whole_sentences_once(lab: Lab, cut: str) -> None:
+    long = written("It ends on 28 February 2029.\nSo it says. " + cut)
 
     (answer,) = await answers(lab, lambda prompt: long, [await lab.document(LEASE)], END, max_tokens=100)
 
-    assert answer["answer"] == "It ends on 28 February 2029."
+    assert answer["answer"] == "It ends on 28 February 2029.\nSo it says."
     assert quotes(answer) == ["It ends on 28 February 2029."]
 
 
