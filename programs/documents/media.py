@@ -78,7 +78,7 @@ def charset_of(declared: str) -> str | None:
     header = Message()
     header["Content-Type"] = declared
     charset = header.get_param("charset")
-    return charset if isinstance(charset, str) else None
+    return charset if isinstance(charset, str) and charset else None
 
 
 def _by_name(name: str) -> str | None:
