@@ -11,12 +11,14 @@ import orjson
 from fastapi import APIRouter, Request
 from pydantic import ValidationError
 
-from programs.errors import ProgramParametersError
+from programs.documents.store import DocumentStore
+from programs.errors import ProgramParametersError, UnknownDocumentError
 from programs.jobs.job import JobSpec, new_job_id
 from programs.runtime.program import Program
 from service.body import read_body, refused
-from service.jobs import job_object
+from service.errors import ServiceError
 from service.openapi import json_body
+from service.schema.jobs import JobObject, ProgramObject, ProgramObjectList
 from service.schema.programs import RunRequest
 from service.services import services_of
 from service.turns import DEFAULT_TENANT
@@ -25,22 +27,23 @@ router = APIRouter()
 
 
 @router.get("/v1/programs")
-async def list_programs(request: Request) -> dict[str, object]:
-    return {"object": "list", "data": [_program_object(one) for one in services_of(request).programs.all()]}
+async def list_programs(request: Request) -> ProgramObjectList:
+    return ProgramObjectList(data=[ProgramObject.of(one) for one in services_of(request).programs.all()])
 
 
 @router.get("/v1/programs/{name}")
-async def get_program(request: Request, name: str) -> dict[str, object]:
-    return _program_object(services_of(request).programs.get(name))
+async def get_program(request: Request, name: str) -> ProgramObject:
+    return ProgramObject.of(services_of(request).programs.get(name))
 
 
 @router.post("/v1/programs/{name}/runs", status_code=202, openapi_extra=json_body(RunRequest))
-async def run_program(request: Request, name: str) -> dict[str, object]:
+async def run_program(request: Request, name: str) -> JobObject:
     """Queue a run of a program; what can be known to be wrong with it is said now."""
     services = services_of(request)
     program = services.programs.get(name)
     wire = await read_body(request, RunRequest, services.settings.max_body_bytes)
     await asyncio.to_thread(_check, program, wire.parameters)  # a long schema takes a second to be looked through
+    await _check_documents(services.documents, wire.parameters)
     spec = JobSpec(
         id=new_job_id(),
         program=program.name,
@@ -50,7 +53,7 @@ async def run_program(request: Request, name: str) -> dict[str, object]:
         deadline_s=wire.deadline_s or services.settings.job_deadline_s,
         tenant=wire.user or DEFAULT_TENANT,
     )
-    return job_object(await services.jobs.submit(spec))
+    return JobObject.of(await services.jobs.submit(spec))
 
 
 def _check(program: Program, parameters: Mapping[str, Any]) -> None:
@@ -64,11 +67,13 @@ def _check(program: Program, parameters: Mapping[str, Any]) -> None:
         raise refused({**first, "loc": ("parameters", *first["loc"])}) from error
 
 
-def _program_object(program: Program) -> dict[str, object]:
-    return {
-        "id": program.name,
-        "object": "program",
-        "version": program.version,
-        "description": program.description,
-        "parameters": program.schema,
-    }
+async def _check_documents(documents: DocumentStore, parameters: Mapping[str, Any]) -> None:
+    """Parameters called `document` and `documents` are ids. Raises ServiceError (404) for one that is not there."""
+    for name in ("document", "documents"):
+        given = parameters.get(name, [])
+        for one in [given] if isinstance(given, str) else given:
+            try:
+                await documents.info(str(one))
+            except UnknownDocumentError as error:
+                param = f"parameters.{name}"
+                raise ServiceError(str(error), status=404, code="document_not_found", param=param) from error

@@ -75,3 +75,18 @@ async def test_a_parameter_that_is_wrong_is_named_and_nothing_is_queued(front: F
 async def test_a_program_that_is_not_there_is_not_found(front: Front) -> None:
     assert error_of(await get(front, "/v1/programs/none")) == (404, "program_not_found", "name")
     assert error_of(await post(front, "/v1/programs/none/runs", {})) == (404, "program_not_found", "name")
+
+
+@pytest.mark.parametrize(
+    ("program", "parameters", "param"),
+    [
+        ("summarize", {"document": "doc_none"}, "parameters.document"),
+        ("extract", {"documents": ["doc_none"], "schema": {"type": "object"}}, "parameters.documents"),
+    ],
+)
+async def test_a_document_that_is_not_there_is_refused_before_anything_is_queued(
+    front: Front, program: str, parameters: Any, param: str
+) -> None:
+    answer = await post(front, f"/v1/programs/{program}/runs", {"parameters": parameters})
+    assert error_of(answer) == (404, "document_not_found", param)
+    assert (await get(front, "/v1/jobs")).json()["data"] == []

@@ -21,6 +21,7 @@ from typer.testing import CliRunner, Result
 
 from service.cli import app
 from tests.model_files import tiny_model_dir
+from tests.programs.jobs.programs import serving_profile
 from tests.up_process import ROOT, Dialogue, UpProcess, all_ids, cached_tokens, is_guard
 
 MODEL = "tiny"
@@ -238,7 +239,11 @@ def test_with_a_key_every_call_needs_it_and_what_is_pasted_takes_it_from_the_env
     assert 'api_key=os.environ["ANTIPHON_API_KEY"]' in up.output
     assert all(KEY not in " ".join(process.cmdline()) for process in up.look_around())
     bearing = [one for one in up.look_around() if is_guard(one) and "ANTIPHON_API_KEY" in one.environ()]
-    assert ["serve" in one.cmdline() for one in bearing] == [True]
+    assert sorted(word for one in bearing for word in one.cmdline() if word in ("serve", "worker")) == [
+        "serve",
+        "worker",
+    ]
+    assert len(bearing) == 2
 
 
 @pytest.mark.slow
@@ -267,6 +272,23 @@ def test_front_and_store_killed_in_any_order_are_started_again(start: Start) -> 
     assert up.output.count("front: killed by SIGKILL") == 2
     assert up.output.count("session store: killed by SIGKILL") == 2
     assert f"(log: {up.data_dir}/logs/store.log); starting it again" in up.output
+    assert up.stop() == 0
+    assert up.left() == []
+
+
+@pytest.mark.slow
+def test_a_killed_worker_is_started_again_and_its_job_goes_on(start: Start, tmp_path: Path) -> None:
+    up = start(ANTIPHON_SERVING_PROFILE=serving_profile(tmp_path), ANTIPHON_LEASE_S="1").wait_serving()
+    asked = httpx.post(f"{up.url}/v1/programs/relay/runs", json={"parameters": {"steps": 3, "max_tokens": 200}})
+    assert asked.status_code == 202, asked.text
+    url = f"{up.url}/v1/jobs/{asked.json()['id']}"
+    while httpx.get(url).json()["progress"]["done"] == 0:
+        time.sleep(0.05)
+    up.find("worker").kill()
+    up.wait_saying("worker: serves again")
+    while (job := httpx.get(url).json())["status"] in ("queued", "running"):
+        time.sleep(0.05)
+    assert (job["status"], len(job["output"]["said"])) == ("succeeded", 3)
     assert up.stop() == 0
     assert up.left() == []
 
