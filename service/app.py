@@ -140,6 +140,7 @@ async def _services(
                     extractor=Extractor(ExtractionLimits(characters=settings.document_characters)),
                     programs=runnable,
                     jobs=job_store,
+                    batches=JobStore(redis, settings.job_ttl_s, queue="batches"),
                     cancellations=Cancellations(redis, settings.job_ttl_s),
                 )
             finally:

@@ -47,7 +47,7 @@ async def create_batch(request: Request) -> BatchObject:
     )
     packed = msgspec.json.encode(parameters)
     spec = JobSpec(new_job_id(), PROGRAM, VERSION, packed, time.time(), tenant=DEFAULT_TENANT)
-    return batch_object(await services.jobs.submit(spec), None)
+    return batch_object(await services.batches.submit(spec), None)
 
 
 @router.get("/v1/batches")
@@ -57,7 +57,7 @@ async def list_batches(
     services = services_of(request)
     found: list[BatchObject] = []
     more = False
-    async with aclosing(_batches(services.jobs, after)) as jobs:
+    async with aclosing(_batches(services.batches, after)) as jobs:
         async for job in jobs:
             if more := len(found) == limit:
                 break
@@ -69,17 +69,17 @@ async def list_batches(
 @router.get("/v1/batches/{batch_id}")
 async def get_batch(request: Request, batch_id: str) -> BatchObject:
     services = services_of(request)
-    return await _object(services, await _job(services.jobs, batch_id))
+    return await _object(services, await _job(services.batches, batch_id))
 
 
 @router.post("/v1/batches/{batch_id}/cancel")
 async def cancel_batch(request: Request, batch_id: str) -> BatchObject:
     """What is answered by now is still written to the output, unless no worker has begun."""
     services = services_of(request)
-    job = await _job(services.jobs, batch_id)
+    job = await _job(services.batches, batch_id)
     if job.outcome is None:
         await services.cancellations.ask(job.id)
-        job = await (services.jobs.get if job.started else services.jobs.cancel)(job.id)
+        job = await (services.batches.get if job.started else services.batches.cancel)(job.id)
     found = await _object(services, job)
     if found.status not in ("cancelling", "cancelled"):
         raise ServiceError(

@@ -40,6 +40,8 @@ class Services:
     """Reads files into documents."""
     programs: ProgramRegistry
     jobs: JobStore
+    batches: JobStore
+    """The same jobs; those that are submitted here wait in a queue of their own."""
     cancellations: Cancellations
     """Of batches."""
 

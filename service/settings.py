@@ -165,6 +165,8 @@ class WorkerSettings(BaseSettings):
     """Tells it from all other workers."""
     jobs: int = Field(default=4, ge=1)
     """Run at once."""
+    batches: int = Field(default=2, ge=1)
+    """Run at once, beside them."""
     job_ttl_s: int = Field(default=7 * 24 * 3600, gt=0)
     """Jobs, with their results, are forgotten so long after they ended."""
     document_ttl_s: int = Field(default=30 * 24 * 3600, gt=0)

@@ -15,7 +15,6 @@ from redis.asyncio import Redis
 from programs.batches import Cancellations
 from programs.documents.store import DocumentStore
 from programs.files import FileStore
-from programs.jobs.dispatch import Dispatch
 from programs.jobs.program_work import ProgramWork
 from programs.jobs.run import JobLimits
 from programs.jobs.runner import Runner
@@ -25,7 +24,6 @@ from programs.runtime.registry import ProgramRegistry
 from programs.runtime.steps import StepRetry
 from programs.store import connect
 from router.engine.client import EngineClient
-from service.batch.parameters import PROGRAM
 from service.batch.sender import Sender
 from service.batch.work import BatchWork
 from service.front_client import FrontAwayError, FrontClient
@@ -65,18 +63,30 @@ async def work(settings: WorkerSettings) -> None:
             profile.token_prices,
             StepRetry(for_s=profile.limits.retry_s),
         )
-        runner = Runner(
-            JobStore(redis, settings.job_ttl_s, settings.lease_s),
-            Dispatch({PROGRAM: _batch_work(settings, redis, front)}, otherwise=programs_work),
-            settings.worker_name,
-            settings.jobs,
-            JobLimits(settings.job_deliveries, settings.job_attempts, beat_s=min(_BEAT_S, settings.lease_s / 3)),
+        limits = JobLimits(settings.job_deliveries, settings.job_attempts, beat_s=min(_BEAT_S, settings.lease_s / 3))
+        name, batches_work = settings.worker_name, _batch_work(settings, redis, front)
+        jobs = JobStore(redis, settings.job_ttl_s, settings.lease_s)
+        batches = JobStore(redis, settings.job_ttl_s, settings.lease_s, "batches")
+        _log.info("worker %s serves %s, %d jobs at once", name, settings.front, settings.jobs)
+        await _run(
+            stop,
+            Runner(jobs, programs_work, name, settings.jobs, limits),
+            Runner(batches, batches_work, name, settings.batches, limits),
         )
-        _log.info("worker %s serves %s, %d jobs at once", settings.worker_name, settings.front, settings.jobs)
-        await runner.run(stop)
     finally:
         await front.aclose()
         await redis.aclose()
+
+
+async def _run(stop: asyncio.Event, *runners: Runner) -> None:
+    """All of them until `stop` is set; the first that fails ends the others."""
+    running = [asyncio.create_task(runner.run(stop)) for runner in runners]
+    try:
+        await asyncio.gather(*running)
+    finally:
+        for task in running:
+            task.cancel()
+        await asyncio.gather(*running, return_exceptions=True)
 
 
 def _batch_work(settings: WorkerSettings, redis: Redis, front: _Front) -> BatchWork:

@@ -1,4 +1,4 @@
-"""The queue of jobs, and the list of them: a Redis stream that workers share, and the only place that knows its keys.
+"""The queues of jobs, and the list of them: Redis streams that workers share, and the only place that knows their keys.
 
 They share a hash tag, so that one script can touch them all on a Redis Cluster. A job's own keys are elsewhere
 (programs/jobs/store.py), in a slot of their own.
@@ -6,6 +6,7 @@ They share a hash tag, so that one script can touch them all on a Redis Cluster.
 | key | type | holds |
 |---|---|---|
 | `antiphon:{jobs}:queue` | stream, group `workers` | ids of jobs that have not ended; pending: what a worker took |
+| `antiphon:{jobs}:batches` | stream, group `workers` | the same of batches: nothing else waits behind them |
 | `antiphon:{jobs}:index` | sorted set | ids of all jobs by when they were submitted |
 | `antiphon:{jobs}:ended` | hash | how many jobs ended in which state |
 | `antiphon:{jobs}:workers` | sorted set | workers by when they were last heard of |
@@ -18,7 +19,7 @@ from __future__ import annotations
 import time
 from collections.abc import Awaitable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import cast
+from typing import Literal, cast, get_args
 
 from redis.asyncio import Redis
 from redis.exceptions import NoScriptError, ResponseError
@@ -27,7 +28,9 @@ from programs.errors import UnknownJobError
 from programs.jobs.job import OUTCOMES, JobState
 from programs.store import translated
 
-_QUEUE, _INDEX, _ENDED, _WORKERS = (f"antiphon:{{jobs}}:{name}" for name in ("queue", "index", "ended", "workers"))
+QueueName = Literal["queue", "batches"]
+
+_INDEX, _ENDED, _WORKERS = (f"antiphon:{{jobs}}:{name}" for name in ("index", "ended", "workers"))
 _Found = Sequence[tuple[bytes, dict[bytes, bytes] | None]]
 _GROUP = "workers"
 _FIELD = "job"
@@ -79,7 +82,7 @@ class Message:
 
 @dataclass(frozen=True, slots=True)
 class JobCounts:
-    """How many jobs wait for a worker, are with one, and have ended in each state."""
+    """How many jobs of all queues wait for a worker, are with one, and have ended in each state."""
 
     queued: int
     running: int
@@ -94,8 +97,9 @@ class JobQueue:
     Every method raises StoreUnavailableError when the store cannot be reached.
     """
 
-    def __init__(self, redis: Redis, ttl_s: int, idle_s: float) -> None:
+    def __init__(self, redis: Redis, ttl_s: int, idle_s: float, name: QueueName = "queue") -> None:
         self._redis = redis
+        self._stream = _stream(name)
         self._kept_s = 2 * ttl_s
         self._idle_ms = int(idle_s * 1000)
         self._add = redis.register_script(_ADD)
@@ -106,7 +110,7 @@ class JobQueue:
     async def add(self, job: str, created: float) -> None:
         """Queue and list a job. Doing it again does nothing."""
         async with translated():
-            await self._add(keys=[_QUEUE, _INDEX], args=[job, created, time.time() - self._kept_s, self._kept_s])
+            await self._add(keys=[self._stream, _INDEX], args=[job, created, time.time() - self._kept_s, self._kept_s])
 
     async def page(self, limit: int, after: str | None) -> tuple[list[str], bool]:
         """Ids from the newest on, or from the one behind `after`, and whether there are more.
@@ -126,16 +130,17 @@ class JobQueue:
 
     async def counts(self) -> JobCounts:
         async with translated():
-            length = await self._redis.xlen(_QUEUE)
+            streams = [_stream(name) for name in get_args(QueueName)]
+            length = sum([await self._redis.xlen(stream) for stream in streams])
             ended = await cast("Awaitable[dict[bytes, bytes]]", self._redis.hgetall(_ENDED))
             workers = await self._redis.zcount(_WORKERS, time.time() - self._idle_ms / 1000, "+inf")
-            pending = await self._pending()
+            pending = sum([await self._pending(stream) for stream in streams])
         by_state = {state: int(ended.get(state.encode(), 0)) for state in OUTCOMES}
         return JobCounts(max(0, length - pending), pending, by_state, workers)
 
-    async def _pending(self) -> int:
+    async def _pending(self, stream: str) -> int:
         try:
-            summary = await self._redis.xpending(_QUEUE, _GROUP)
+            summary = await self._redis.xpending(stream, _GROUP)
         except ResponseError:
             return 0  # no worker has been here yet
         return int(summary["pending"])
@@ -147,7 +152,7 @@ class JobQueue:
                 found = await cast(
                     "Awaitable[Sequence[tuple[bytes, _Found]] | None]",
                     self._redis.xreadgroup(
-                        _GROUP, worker, {_QUEUE: ">"}, count=count, block=max(1, int(wait_s * 1000))
+                        _GROUP, worker, {self._stream: ">"}, count=count, block=max(1, int(wait_s * 1000))
                     ),
                 )
             except ResponseError as error:
@@ -160,7 +165,7 @@ class JobQueue:
         async with translated():
             try:
                 cursor, messages, *_ = await self._redis.xautoclaim(
-                    _QUEUE, _GROUP, worker, self._idle_ms, self._cursors.get(worker, "0-0"), count
+                    self._stream, _GROUP, worker, self._idle_ms, self._cursors.get(worker, "0-0"), count
                 )
             except ResponseError as error:
                 await self._begin(error)
@@ -176,7 +181,7 @@ class JobQueue:
         async with translated(), self._redis.pipeline(transaction=False) as pipeline:
             pipeline.zadd(_WORKERS, {worker: now})
             pipeline.zremrangebyscore(_WORKERS, "-inf", now - self._kept_s)
-            for key in (_QUEUE, _WORKERS):
+            for key in (self._stream, _WORKERS):
                 pipeline.expire(key, self._kept_s)
             await pipeline.execute()
 
@@ -192,29 +197,33 @@ class JobQueue:
     async def _claim(self, worker: str, messages: Sequence[str], idle_ms: int) -> None:
         async with translated():
             try:
-                await self._redis.xclaim(_QUEUE, _GROUP, worker, 0, list(messages), idle=idle_ms, justid=True)
+                await self._redis.xclaim(self._stream, _GROUP, worker, 0, list(messages), idle=idle_ms, justid=True)
             except ResponseError as error:
                 await self._begin(error)
 
     async def done(self, message: str, state: JobState | None) -> None:
         """Its job has ended in `state`, or is not there any more."""
         async with translated():
-            await self._done(keys=[_QUEUE, _ENDED], args=[_GROUP, message, state or "", self._kept_s])
+            await self._done(keys=[self._stream, _ENDED], args=[_GROUP, message, state or "", self._kept_s])
 
     async def forget_workers(self, idle_s: float) -> None:
         """Workers that hold nothing and have not been seen for so long."""
         async with translated():
-            await self._forget(keys=[_QUEUE], args=[_GROUP, int(idle_s * 1000)])
+            await self._forget(keys=[self._stream], args=[_GROUP, int(idle_s * 1000)])
 
     async def _begin(self, error: ResponseError) -> None:
         """The group is made by the first worker, and again after the store has forgotten everything."""
         if isinstance(error, NoScriptError) or not str(error).startswith("NOGROUP"):
             raise error
         try:
-            await self._redis.xgroup_create(_QUEUE, _GROUP, id="0", mkstream=True)
+            await self._redis.xgroup_create(self._stream, _GROUP, id="0", mkstream=True)
         except ResponseError as refused:
             if not str(refused).startswith("BUSYGROUP"):
                 raise
+
+
+def _stream(name: QueueName) -> str:
+    return f"antiphon:{{jobs}}:{name}"
 
 
 def _messages(found: _Found) -> list[Message]:

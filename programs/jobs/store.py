@@ -30,7 +30,7 @@ from redis.asyncio import Redis
 from programs.errors import LeaseLostError, UnknownJobError
 from programs.jobs.job import Cancelled, Job, JobSpec, JobState, Outcome, state_of
 from programs.jobs.patience import patiently
-from programs.jobs.queue import JobQueue
+from programs.jobs.queue import JobQueue, QueueName
 from programs.runtime.context import Progress
 from programs.store import translated
 
@@ -147,12 +147,12 @@ class NotClaimed:
 
 class JobStore:
     """Jobs by id. Every method raises StoreUnavailableError when the store cannot be reached, and may then be repeated:
-    none does anything twice.
+    none does anything twice. What is submitted goes to `queue`; all the rest is the same whichever it is.
     """
 
-    def __init__(self, redis: Redis, ttl_s: int, lease_s: float = _LEASE_S) -> None:
+    def __init__(self, redis: Redis, ttl_s: int, lease_s: float = _LEASE_S, queue: QueueName = "queue") -> None:
         # A worker speaks for its messages every third of a lease: by then its leases have run out as well.
-        self.queue = JobQueue(redis, ttl_s, idle_s=lease_s * 4 / 3)
+        self.queue = JobQueue(redis, ttl_s, idle_s=lease_s * 4 / 3, name=queue)
         self.lease_s = lease_s
         self._redis = redis
         self._ttl_s = ttl_s

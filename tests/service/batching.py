@@ -75,7 +75,9 @@ async def running_worker(front: Front, store: str) -> AsyncIterator[None]:
 
     async with connect(store) as redis:
         work = BatchWork(FileStore(redis, _TTL_S), Cancellations(redis, _TTL_S), sender, 16)
-        running = asyncio.create_task(Runner(JobStore(redis, _TTL_S), work, "worker", jobs=4).run(stop))
+        running = asyncio.create_task(
+            Runner(JobStore(redis, _TTL_S, queue="batches"), work, "worker", jobs=4).run(stop)
+        )
         try:
             yield
         finally:

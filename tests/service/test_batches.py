@@ -231,7 +231,7 @@ async def test_a_batch_whose_time_is_up_keeps_what_was_answered(store: str, mode
         file = await client.files.create(file=lines, purpose="batch")
         parameters = BatchParameters(file.id, "/v1/chat/completions", "24h", window_s=3)
         spec = JobSpec(new_job_id(), PROGRAM, VERSION, msgspec.json.encode(parameters), time.time())
-        await front.services.jobs.submit(spec)
+        await front.services.batches.submit(spec)
         async with running_worker(front, store):
             batch = await ended(client, await client.batches.retrieve(batch_of(spec.id)))
         answers, failures = [await lines_of(client, one) for one in (batch.output_file_id, batch.error_file_id)]

@@ -1,4 +1,4 @@
-"""A batch outlives the workers that run it."""
+"""Batches and the workers that run them, as processes of their own."""
 
 from __future__ import annotations
 
@@ -15,8 +15,9 @@ from pydantic import SecretStr
 from service.settings import Settings
 from tests.conftest import engine_options, running_front
 from tests.fake_engine import running_fake_engine
+from tests.programs.jobs.programs import serving_profile
 from tests.service.batching import begin, completed, ended, line, lines_of
-from tests.service.talk import ask, client_of
+from tests.service.talk import ask, client_of, post
 from tests.worker_process import ForkedWorker
 
 REQUESTS = 60
@@ -63,3 +64,22 @@ async def test_workers_that_are_killed_lose_no_answer_and_give_none_twice(store:
     expected = [one.choices[0].message.content for one in alone]
     assert [one["response"]["body"]["choices"][0]["message"]["content"] for one in found] == expected
     assert REQUESTS < received <= REQUESTS + AT_ONCE * len(KILLS)
+
+
+@pytest.mark.slow
+async def test_nothing_else_waits_behind_batches(store: str, model_dir: Path, tmp_path: Path) -> None:
+    profile = serving_profile(tmp_path)
+    async with running_fake_engine(engine_options(model_dir, decode_tokens_per_s=40)) as engine:
+        settings = Settings(engines=(engine.url,), model_dir=model_dir, store_url=store, serving_profile=profile)
+        async with running_front(settings) as front, client_of(front) as client:
+            batches = [await begin(client, [line("long", max_tokens=3000)]) for _ in range(3)]
+            run = await post(front, "/v1/programs/relay/runs", {"parameters": {"steps": 2}})
+            worker = {"front": front.url, "store_url": store, "model_dir": model_dir, "serving_profile": profile}
+            with killed_after({**worker, "jobs": 1, "batches": 1}):
+                async with asyncio.timeout(60):
+                    while (await front.services.jobs.get(run.json()["id"])).outcome is None:
+                        await asyncio.sleep(0.05)
+                job = await front.services.jobs.get(run.json()["id"])
+            stood = {(await client.batches.retrieve(batch.id)).status for batch in batches}
+    assert job.state == "succeeded"
+    assert stood <= {"validating", "in_progress"}
