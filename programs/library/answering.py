@@ -112,6 +112,7 @@ class Questioner:
         One question goes to all pieces at the same time. Several share a piece's prefix: it is computed once, then all
         are asked of it, and the next piece is not computed before there is no more need of this one.
         """
+        self.context.progress(self.done, self.total, "reading")
         if len(self.questions) == 1:
             return [await self.context.fork(self._ask(reading, self.questions[0]) for reading in readings)]
         by_reading = [await self._ask_all(reading) for reading in readings]

@@ -72,9 +72,10 @@ async def _compared(asker: Questioner, topic: str, notes: Sequence[tuple[str, An
         return _ALL_SILENT
     while True:
         groups = fitting(left, lambda some: asker.fits(_comparing(topic, some)))
-        asker.total += len(groups) - 1
+        last = len(groups) in (1, len(left))
+        asker.total += len(groups) - (1 if last else 0)
         texts = await asker.context.fork(_compare(asker, topic, group) for group in groups)
-        if len(groups) == 1 or len(groups) == len(left):
+        if last:
             return "\n\n".join(texts)
         left = [(", ".join(name for name, _ in group), text) for group, text in zip(groups, texts, strict=True)]
 

@@ -60,6 +60,7 @@ async def test_documents_are_compared_aspect_by_aspect_from_notes_on_each(lab: L
     pets = "On pets: a.txt: Cats are allowed, it says. / b.txt: says nothing about it"
     assert output["comparison"] == f"## rent\n\n{rent}\n\n## pets\n\n{pets}"
     assert [one["name"] for one in output["by_document"]] == ["a.txt", "b.txt"]
+    assert (lab.progress[0].total, lab.progress[-1].done, lab.progress[-1].total) == (4, 6, 6)
     assert [note["note"] for note in output["by_document"][1]["notes"]] == ["The rent is 1,200 euros, it says.", ""]
     assert [one["quote"] for one in output["citations"]] == [
         "The rent is 900 euros",
@@ -109,6 +110,7 @@ async def test_more_notes_than_fit_are_compared_in_groups(lab: Lab) -> None:
     comparing = [prompt for prompt in lab.prompts if "Notes on several documents" in prompt]
     assert run.output["comparison"] == "All alike."
     assert len(comparing) > 2
+    assert lab.progress[-1].done == lab.progress[-1].total
     assert all(any(f"{number}.txt" in prompt for prompt in comparing) for number in range(20))
     assert all(len(one.prompt) // TOKEN_BYTES < 3_096 for one in lab.engine.state.finished)
 

@@ -132,6 +132,8 @@ async def test_what_pieces_answer_is_put_together_and_cites_what_it_is_from(lab:
 
     assert (answer["answer"], quotes(answer)) == ("In 1912.", ["The ship sank in 1912"])
     assert sum("was read in another text" in prompt for prompt in lab.prompts) == 1
+    assert (lab.progress[0].done, lab.progress[0].total) == (0, len(lab.prompts) - 1)
+    assert (lab.progress[-1].done, lab.progress[-1].total) == (len(lab.prompts), len(lab.prompts))
 
 
 async def test_an_answer_that_one_document_alone_has_is_taken_as_it_is(lab: Lab) -> None:
