@@ -8,7 +8,7 @@ is nowhere written down: it follows from which of them exist.
 | `antiphon:{job}:spec` | string | what is to be run (msgpack) |
 | `antiphon:{job}:run` | hash | `started`, `progress`, `fence` (claims), `deliveries` (those since a step was stored) |
 | `antiphon:{job}:lease` | string | worker, and its claim: who runs it; runs out in seconds when the worker dies |
-| `antiphon:{job}:steps` | hash | outputs of steps by the digest of their inputs |
+| `antiphon:{job}:steps` | hash | outputs of steps by the digest of their inputs; gone ten minutes after the end |
 | `antiphon:{job}:outcome` | string | how it ended (msgpack), written once |
 
 All but the lease expire when the job has not been submitted, run or ended for `ttl_s`. Whoever runs a job writes with
@@ -41,6 +41,10 @@ _NAMES = ("spec", "run", "lease", "steps", "outcome")
 # KEYS of all scripts: spec, run, lease, steps, outcome
 _KEEP = """
 for _, i in ipairs({1, 2, 4, 5}) do redis.call('EXPIRE', KEYS[i], ttl) end
+"""
+
+_FORGET_STEPS = """
+redis.call('EXPIRE', KEYS[4], math.min(ttl, 600)) -- with an outcome they are of no use any more
 """
 
 _MINE = """
@@ -95,6 +99,7 @@ redis.call('SET', KEYS[5], ARGV[2])
 redis.call('DEL', KEYS[3])
 if ARGV[3] ~= '' then redis.call('HSET', KEYS[2], 'progress', ARGV[3]) end
 {_KEEP}
+{_FORGET_STEPS}
 return 'ok'
 """
 
@@ -114,6 +119,7 @@ if redis.call('EXISTS', KEYS[1]) == 0 or redis.call('EXISTS', KEYS[5]) == 1 then
 redis.call('SET', KEYS[5], ARGV[1])
 redis.call('DEL', KEYS[3])
 {_KEEP}
+{_FORGET_STEPS}
 return 1
 """
 

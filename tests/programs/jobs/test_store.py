@@ -122,6 +122,18 @@ async def test_a_step_is_stored_once(jobs: JobStore, redis: Redis) -> None:
     assert await jobs.put_step(heir, "d", b"third") == b"first"
 
 
+@pytest.mark.parametrize("how", ["finished", "cancelled"])
+async def test_steps_are_not_kept_for_as_long_as_the_job_they_are_of(jobs: JobStore, redis: Redis, how: str) -> None:
+    one = spec()
+    await jobs.submit(one)
+    lease = await claimed(jobs, one.id)
+    await jobs.put_step(lease, "d", b"output")
+    steps, outcome = (f"antiphon:{{{one.id}}}:{name}" for name in ("steps", "outcome"))
+    assert await redis.ttl(steps) > 600
+    await (jobs.cancel(one.id) if how == "cancelled" else jobs.finish(lease, DONE, 1.0, None))
+    assert 0 < await redis.ttl(steps) <= 600 < await redis.ttl(outcome)
+
+
 async def test_an_outcome_is_stored_once(jobs: JobStore) -> None:
     one = spec()
     await jobs.submit(one)
