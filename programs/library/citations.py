@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import unicodedata
 from array import array
+from bisect import bisect_left
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
@@ -70,14 +71,16 @@ class Quotable:
         return self._best([(places[at], places[at + len(letters) - 1] + 1) for at in found], near)
 
     def _part(self, letters: str, near: Range | None) -> Range | None:
-        """A part that is there has parts that are there, so the longest one's length is found by halving."""
-        folded = self._letters[0]
-        shortest = max(_LEAST_LETTERS, int(len(letters) * _LEAST_SHARE))
-        longest, found = len(letters) - 1, ""
+        """Looked for in what is `near` alone. A part that is there has parts that are, so halving finds the longest."""
+        folded, places = self._letters
+        first, last = (bisect_left(places, edge) for edge in near or (0, len(self.text)))
+        shown = folded[first:last]
+        shortest, longest = max(_LEAST_LETTERS, int(len(letters) * _LEAST_SHARE)), len(letters) - 1
+        found = ""
         while shortest <= longest:
             length = (shortest + longest) // 2
             parts = (letters[at : at + length] for at in range(len(letters) - length + 1))
-            part = next((part for part in parts if part in folded), "")
+            part = next((part for part in parts if part in shown), "")
             found = part or found
             shortest, longest = (length + 1, longest) if part else (shortest, length - 1)
         return self._folded(found, near)

@@ -88,6 +88,14 @@ def test_of_several_places_the_one_in_what_was_read_is_cited() -> None:
     assert Quotable(text).find("signed in oslo", near=(16, 48)) == (16, 30)
 
 
+def test_a_part_of_a_quote_counts_only_in_what_was_read() -> None:
+    text = "The rent is due on the third working day of each month. " * 2
+    quote = "The rent is due on the third working day of every month"
+
+    assert Quotable(text).find(quote, near=(56, 112)) == (56, 101)
+    assert Quotable(text).find(quote, near=(80, 112)) is None
+
+
 def test_a_quote_in_a_large_text_is_found_without_delay() -> None:
     text = "".join(
         f"Item {number} costs {number * 7} crowns, all taxes included, at the harbour.\n" for number in range(9_000)
