@@ -95,18 +95,19 @@ async def test_a_document_that_fits_is_summarized_at_once(store: str, model_dir:
 @pytest.mark.parametrize(
     ("written", "summary"),
     [
-        ("The fox jumps. The dog is lazy. And then it", "The fox jumps. The dog is lazy."),
-        ("The fox " * 9, "The fox The"),
+        ("The fox jumps. " * 3 + "The dog" + " going" * 50, "The fox jumps. The fox jumps. The fox jumps."),
+        ("One. " + " fox" * 100, None),
+        (" fox" * 100, None),
     ],
 )
-async def test_a_summary_that_was_cut_ends_with_a_sentence_if_it_has_one(
-    store: str, model_dir: Path, written: str, summary: str
+async def test_a_summary_that_was_cut_ends_with_the_last_whole_sentence_of_its_second_half(
+    store: str, model_dir: Path, written: str, summary: str | None
 ) -> None:
     async with running_lab(store, model_dir) as lab:
-        lab.replies(lambda prompt: written + " going" * 50)
-        result = await lab.run(SUMMARIZE, document=await lab.document("Fact number 1."), max_tokens=36)
-        assert result.output["summary"].startswith(summary)
-        assert ("going" in result.output["summary"]) == (summary == "The fox The")
+        lab.replies(lambda prompt: written)
+        result = await lab.run(SUMMARIZE, document=await lab.document("Fact number 1."), max_tokens=30)
+        said = result.output["summary"]
+        assert said == summary or (summary is None and said in written and len(said) > 40)
 
 
 async def test_refining_carries_one_summary_through_all_parts(store: str, model_dir: Path) -> None:
