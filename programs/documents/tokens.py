@@ -7,10 +7,12 @@ from array import array
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+import numpy as np
+
 from programs.tokenizer import Tokenizer
 
-_SEGMENT_CHARS = 65_536
-"""Encoding a long text at once takes a hundred times its size in memory."""
+_SEGMENT_CHARS = 16_384
+"""Encoding a long text at once takes a hundred times its size in memory, and lets no other thread run meanwhile."""
 _LINE_START = re.compile(r"(?<=\n)(?=\S)")
 _WORD_START = re.compile(r"(?<=\S)(?=\s\S)")
 
@@ -33,7 +35,7 @@ class DocumentTokens:
         for first, last in _segments(text):
             more, located = tokenizer.encode_located(text[first:last])
             ids += more
-            starts += array("I", (first + start for start in located))
+            starts.frombytes((np.array(located, np.uint32) + np.uint32(first)).tobytes())
         return cls(ids, starts)
 
     def __len__(self) -> int:

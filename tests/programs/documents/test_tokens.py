@@ -75,16 +75,16 @@ def test_an_empty_text_has_no_tokens() -> None:
 
 @pytest.mark.parametrize("between", ["\n", " ", "\n\n", "", "。", "🦄"])
 def test_a_long_text_is_spelled_in_pieces_as_it_is_spelled_at_once(between: str) -> None:
-    text = between.join(f"the quick {number} fox" for number in range(12_000))
+    text = between.join(f"the quick {number} fox" for number in range(3_000))
     tokens = DocumentTokens.of(text, tiny())
-    assert len(text) > 2 * 65_536
+    assert len(text) > 2 * 16_384
     assert tiny().decode(tokens.ids) == text
     ids, starts = tiny().encode_located(text)
     assert tokens.ids == ids
     assert tokens.starts == starts
 
 
-@pytest.mark.parametrize("text", ["x" * 200_000, "é" * 150_000, "🦄" * 70_000, " " * 150_000])
+@pytest.mark.parametrize("text", ["x" * 50_000, "é" * 40_000, "🦄" * 20_000, " " * 40_000])
 def test_a_text_without_any_place_to_cut_is_spelled_whole(text: str) -> None:
     tokens = DocumentTokens.of(text, tiny())
     assert tiny().decode(tokens.ids) == text
