@@ -14,8 +14,8 @@ from router.replica import Replica
 from router.request import Delta, GenerateRequest
 from router.standing import Berth
 
-_MOST_SLICES = 64
-_ALONE = 4
+_MOST_SLICES = 256
+_ALONE = 2
 """Slices are so many times as long while nothing else is in flight there."""
 
 
@@ -91,7 +91,10 @@ class Flight:
             self._log.closed(self)
 
     async def _prefill_in_slices(self) -> None:
-        """All of the prompt but for its last slice, which is prefilled with the generation itself."""
+        """All of the prompt but for its last slice, which is prefilled with the generation itself.
+
+        In a cache so full that a slice is dropped before the next one comes, what is left goes in one piece.
+        """
         page = self.replica.info.page_size if self.replica.info else 1
         done = self.placement.cached
         while (end := (done + max(page, self._slice_tokens())) // page * page) < len(self.request.prompt_ids) - 1:

@@ -10,8 +10,9 @@ _WEIGHTY_TOKENS = 4096
 """After so many tokens, a measurement weighs as much as all before it."""
 _TOKEN_SHARE = 0.02
 _SLICE_S = 0.1
-_LEAST_SLICE = 256
-_SLICE_GRAIN = 256
+_LEAST_SLICE = 64
+_LEAST_SLICE_OF = {"torch_native": 256}
+"""It pays for every slice with all that is before it."""
 _WORTH_TOKENS = 16
 
 
@@ -26,9 +27,15 @@ class Pace:
     prefill_s: float = _PREFILL_S
     token_s: float = _TOKEN_S
     slice_tokens: int = int(_SLICE_S / _PREFILL_S)
+    _least_slice: int = _LEAST_SLICE
     _prefill_measured: bool = False
     _token_measured: bool = False
     _totals: tuple[int, float] = (0, 0.0)
+
+    def attends_by(self, backend: str | None) -> None:
+        """The replica's attention backend, by SGLang's name."""
+        self._least_slice = _LEAST_SLICE_OF.get(backend or "", _LEAST_SLICE)
+        self._set_prefill(self.prefill_s)
 
     def assume(self, other: Pace) -> None:
         """What has not been measured is as there."""
@@ -60,4 +67,4 @@ class Pace:
 
     def _set_prefill(self, seconds: float) -> None:
         self.prefill_s = seconds
-        self.slice_tokens = max(_LEAST_SLICE, int(_SLICE_S / seconds) // _SLICE_GRAIN * _SLICE_GRAIN)
+        self.slice_tokens = max(self._least_slice, int(_SLICE_S / seconds) // _LEAST_SLICE * _LEAST_SLICE)

@@ -33,6 +33,12 @@ class Wanted:
     home: str | None = None
     tried: Collection[str] = ()
     room: Callable[[str], int] = lambda name: 0
+    returning: float = 0.0
+    """The share of what caches drop that is asked for again."""
+
+    def uncached(self, name: str) -> int:
+        """Tokens of the prompt that the replica would have to compute."""
+        return max(1, self.prompt_tokens - self.held.get(name, 0))
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,8 +58,8 @@ def choose(standings: Iterable[Standing], wanted: Wanted) -> Placement | None:
 
     Replicas in `tried` come into question again only when nothing else is left: they were full a moment ago.
     """
-    held, prompt = wanted.held.get, wanted.prompt_tokens
-    costs = [(one.cost_s(max(1, prompt - held(one.name, 0))), one.in_flight, one.name, one) for one in standings]
+    held = wanted.held.get
+    costs = [(_cost_s(one, wanted), one.in_flight, one.name, one) for one in standings]
     fresh = [cost for cost in costs if cost[2] not in wanted.tried] if wanted.tried else costs
     fresh = sorted(fresh or costs)
     if not fresh:
@@ -66,15 +72,24 @@ def choose(standings: Iterable[Standing], wanted: Wanted) -> Placement | None:
     elif len(twins := _twins(chosen, fresh, wanted)) > 1:
         chosen = max(twins, key=lambda cost: wanted.room(cost[2]))
     _, _, name, standing = chosen
-    uncached = max(1, prompt - held(name, 0))
+    uncached = wanted.uncached(name)
     return Placement(
         name=name,
         reason=_reason(name, wanted, home is not None),
-        cached=prompt - uncached,
+        cached=wanted.prompt_tokens - uncached,
         uncached=uncached,
         document=standing.takes_as_document(uncached),
         costs=tuple((cost[2], cost[0]) for cost in fresh[:_SHOWN]),
     )
+
+
+def _cost_s(one: Standing, wanted: Wanted) -> float:
+    """Seconds to its first token there, and those that others will need for what is dropped to make room for it."""
+    uncached = wanted.uncached(one.name)
+    cost = one.cost_s(uncached)
+    if wanted.returning:
+        cost += wanted.returning * max(0, uncached - wanted.room(one.name)) * one.pace.prefill_s
+    return cost
 
 
 _Cost = tuple[float, int, str, Standing]

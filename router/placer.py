@@ -21,6 +21,7 @@ from router.placement import Placement, PlacementReason, Wanted, choose
 from router.registry.rollout import Rollout
 from router.replica import Replica
 from router.request import GenerateRequest
+from router.returning import Returning
 from router.siblings import WORTH_WAITING, Prefill, Shared, Siblings
 from router.waiting import AdmissionLimits
 from router.warmth import Warmth
@@ -92,6 +93,7 @@ class Placer:
         self._clock = clock
         self._siblings = Siblings(clock)
         self._hot = HotPrefixes(self._copy)
+        self._returning = Returning()
         self._aloft: dict[Flight, _Aloft] = {}
         self._release_due = False
 
@@ -154,7 +156,11 @@ class Placer:
         if sight is None or self._clock() - sight.at > _FRESH_S:
             sight = self._look(asked)
         expected = sight.expected
-        wanted = Wanted(len(request.prompt_ids), expected, request.home, asked.tried, self._cache.room)
+        if request.home in self._fleet.replicas and not asked.tried:
+            self._returning.came_home(len(request.prompt_ids), sight.held.get(request.home, 0))
+        wanted = Wanted(
+            len(request.prompt_ids), expected, request.home, asked.tried, self._cache.room, self._returning.share
+        )
         placement = choose([one.standing for one in candidates], wanted)
         if placement is None:
             raise self.none_available()

@@ -67,3 +67,4 @@ class Replica:
         self.info = info
         self.standing.most_running = info.max_running_requests or self.standing.most_running
         self.standing.chunk = info.chunked_prefill_size or info.max_prompt_tokens
+        self.standing.pace.attends_by(info.attention_backend)

@@ -53,6 +53,7 @@ class ServerInfo:
     """Of each DP rank."""
     chunked_prefill_size: int | None = None
     """None: a prompt is prefilled in one piece, however long."""
+    attention_backend: str | None = None
     tokenizes: bool = True
     """False: started with `--skip-tokenizer-init`, it knows ids alone."""
 
@@ -269,6 +270,7 @@ def _options(info: Mapping[str, Any]) -> dict[str, Any]:
         "kv_events_config": info.get("kv_events_config") or None,
         "max_running_requests": int(running) if running else None,
         "chunked_prefill_size": chunk if chunk > 0 else None,
+        "attention_backend": info.get("attention_backend"),
         "tokenizes": not info.get("skip_tokenizer_init"),
     }
 

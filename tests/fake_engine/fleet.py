@@ -16,15 +16,19 @@ import uvloop
 from tests.fake_engine.__main__ import read_options
 from tests.fake_engine.model import FakeModel
 from tests.fake_engine.options import FakeEngineOptions
+from tests.fake_engine.publishing import with_events
 from tests.fake_engine.running import FakeEngine, running_fake_engine
 
 
 @asynccontextmanager
 async def running_fleet(count: int, options: FakeEngineOptions) -> AsyncIterator[list[FakeEngine]]:
-    """Replicas on free ports of this machine."""
+    """Replicas on free ports of this machine, with KV events."""
     model = FakeModel.load(options)
     async with AsyncExitStack() as stack:
-        yield [await stack.enter_async_context(running_fake_engine(options, model=model)) for _ in range(count)]
+        yield [
+            await stack.enter_async_context(running_fake_engine(with_events(options), model=model))
+            for _ in range(count)
+        ]
 
 
 async def serve(count: int, options: FakeEngineOptions) -> None:

@@ -65,7 +65,7 @@ def test_what_the_server_says_is_waiting_counts_when_it_is_more_than_we_know_of(
 def test_a_document_waits_for_the_documents_before_it_and_a_chat_only_for_a_slice() -> None:
     busy = Standing("a", document_tokens=50_000, documents=1, pace=measured(10_000, 1.0))
     assert busy.cost_s(20_000) == pytest.approx(7.0)
-    assert busy.cost_s(1000) == pytest.approx((768 + 1000) / 10_000)
+    assert busy.cost_s(1000) == pytest.approx((960 + 1000) / 10_000)
 
 
 def test_a_replica_has_room_until_it_runs_all_it_can_or_has_two_chunks_ahead() -> None:
@@ -96,7 +96,7 @@ def test_what_has_not_been_measured_of_a_replica_is_as_in_its_fleet() -> None:
     one, other = Pace(), measured(1000, 4.0)
     for pace in (one, other):
         pace.assume(fleet)
-    assert (one.prefill_s, one.token_s, one.slice_tokens) == (0.001, 0.1, 256)
+    assert (one.prefill_s, one.token_s, one.slice_tokens) == (0.001, 0.1, 64)
     assert (other.prefill_s, other.token_s) == (0.004, 0.1)
 
 
@@ -111,5 +111,15 @@ def test_a_servers_totals_are_measured_between_two_looks_and_from_anew_after_its
 
 
 def test_a_slice_takes_a_tenth_of_a_second_and_is_worth_a_request() -> None:
-    assert measured(50_000, 1.0).slice_tokens == 4864
-    assert measured(500, 1.0).slice_tokens == 256
+    assert measured(50_000, 1.0).slice_tokens == 4992
+    assert measured(500, 1.0).slice_tokens == 64
+
+
+def test_a_slice_is_longer_where_each_one_pays_for_all_before_it() -> None:
+    pace = measured(500, 1.0)
+    pace.attends_by("torch_native")
+    assert pace.slice_tokens == 256
+    pace.prefilled(4096, 8.0)
+    assert pace.slice_tokens == 256
+    pace.attends_by("flashinfer")
+    assert pace.slice_tokens == 64

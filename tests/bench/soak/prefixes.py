@@ -21,8 +21,8 @@ from router.router import Router
 from tests.bench.soak.findings import Findings
 from tests.bench.soak.gauges import Gauges, at_rest
 from tests.bench.soak.run import Soaked
-from tests.bench.soak.stage import with_events
 from tests.fake_engine import FakeEngine, FakeEngineOptions
+from tests.fake_engine.publishing import with_events
 from tests.fake_engine.running import running_fake_engine
 
 _ENGINES = 4

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import socket
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, replace
@@ -14,9 +12,9 @@ from tests.bench.soak.oracle import Oracle
 from tests.conftest import Front, running_front
 from tests.fake_engine import FakeEngine, FakeEngineOptions
 from tests.fake_engine.model import FakeModel
+from tests.fake_engine.publishing import with_events
 from tests.model_files import END_ID
 
-HOST = "127.0.0.1"
 CONTEXT = 8_192
 CACHE = 16_384
 """Tokens that an engine can cache: a small part of what is talked about."""
@@ -48,7 +46,7 @@ class Stage:
 
     async def guest(self) -> FakeEngine:
         """An engine more, which no front knows yet."""
-        engine = FakeEngine(with_events(self.options), model=self.model)
+        engine = FakeEngine(with_events(self.options, _BUFFER), model=self.model)
         await engine.start()
         self.guests.append(engine)
         return engine
@@ -80,7 +78,7 @@ async def staged(model_dir: Path, store_url: str, fronts: int = 2) -> AsyncItera
     async with AsyncExitStack() as stack:
         engines: list[FakeEngine] = []
         for number, ranks in enumerate(_RANKS):
-            own = options if number == _SILENT else with_events(replace(options, dp_size=ranks))
+            own = options if number == _SILENT else with_events(replace(options, dp_size=ranks), _BUFFER)
             engine = FakeEngine(own, model=model)
             stack.push_async_callback(engine.stop)
             await engine.start()
@@ -89,29 +87,3 @@ async def staged(model_dir: Path, store_url: str, fronts: int = 2) -> AsyncItera
         settings = Settings(engines=urls, model_dir=model_dir, store_url=store_url)
         listening = [await stack.enter_async_context(running_front(settings)) for _ in range(fronts)]
         yield Stage(listening, engines, options, model, [])
-
-
-def with_events(options: FakeEngineOptions) -> FakeEngineOptions:
-    """The same, publishing KV events at ports of its own."""
-    ports = [_ports(options.dp_size) for _ in range(2)]
-    config = {"publisher": "zmq", "topic": "kv", "endpoint": f"tcp://*:{ports[0]}", "buffer_steps": _BUFFER}
-    return replace(options, kv_events_config=json.dumps(config | {"replay_endpoint": f"tcp://*:{ports[1]}"}))
-
-
-def _ports(count: int) -> int:
-    """The first of so many free ports in a row."""
-    while True:
-        with socket.socket() as first:
-            first.bind((HOST, 0))
-            port = int(first.getsockname()[1])
-            if all(_is_free(port + more) for more in range(1, count)):
-                return port
-
-
-def _is_free(port: int) -> bool:
-    with socket.socket() as probe:
-        try:
-            probe.bind((HOST, port))
-        except OSError:
-            return False
-    return True
