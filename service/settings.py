@@ -175,7 +175,7 @@ class WorkerSettings(BaseSettings):
     """The front's."""
     batch_requests: int = Field(default=32, ge=1)
     """Of one batch, at the front at once."""
-    lease_s: float = Field(default=15, gt=0)
+    lease_s: float = Field(default=10, gt=0)
     """A worker that is not heard of for so long has lost its jobs to others. The same for all workers."""
     job_deliveries: int = Field(default=5, ge=1)
     """A job that so many workers died of, without getting on, is given up."""

@@ -35,7 +35,7 @@ from programs.runtime.context import Progress
 from programs.store import translated
 
 _POLL_S = 0.25
-_LEASE_S = 15.0
+_LEASE_S = 10.0
 _NAMES = ("spec", "run", "lease", "steps", "outcome")
 
 # KEYS of all scripts: spec, run, lease, steps, outcome
