@@ -21,17 +21,16 @@ def pdf_pages(file: BinaryIO) -> Iterator[str]:
 
     Raises DocumentEncryptedError, unless the empty password opens the file, and whatever pypdf raises for a broken one.
     """
-    reader = PdfReader(file)
-    if reader.is_encrypted:
-        _open(reader)
-    for page in reader.pages:
+    for page in _opened(file).pages:
         yield page.extract_text().translate(_LIGATURES)
 
 
-def _open(reader: PdfReader) -> None:
+def _opened(file: BinaryIO) -> PdfReader:
     try:
-        opened = reader.decrypt("")
+        reader = PdfReader(file)
+        opened = not reader.is_encrypted or reader.decrypt("") != PasswordType.NOT_DECRYPTED
     except DependencyError as error:
         raise DocumentEncryptedError(f"it is encrypted in a way that is not read here: {error}") from error
-    if opened == PasswordType.NOT_DECRYPTED:
+    if not opened:
         raise DocumentEncryptedError("it is encrypted; save it without a password")
+    return reader
