@@ -50,7 +50,7 @@ async def uploaded(request: Request, max_bytes: int) -> AsyncIterator[Upload]:
     body is no form with a file in it.
     """
     if not request.headers.get("content-type", "").startswith("multipart/form-data"):
-        raise ServiceError("a file is sent as multipart/form-data, in a field named 'file'", param="file")
+        raise ServiceError("a file is sent as multipart/form-data, in a field named 'file'", param="file", code="invalid_value")
     parser = MultiPartParser(
         request.headers,
         _bounded(request, max_bytes),
@@ -61,11 +61,12 @@ async def uploaded(request: Request, max_bytes: int) -> AsyncIterator[Upload]:
     try:
         form = await parser.parse()
     except MultiPartException as error:
-        raise ServiceError(f"the body is not a form that can be read: {error.message}", param="file") from error
+        message = f"the body is not a form that can be read: {error.message}"
+        raise ServiceError(message, param="file", code="invalid_value") from error
     try:
         file = form.get("file")
         if not isinstance(file, UploadFile):
-            raise ServiceError("the form has no file in a field named 'file'", param="file")
+            raise ServiceError("the form has no file in a field named 'file'", param="file", code="invalid_value")
         if (file.size or 0) > max_bytes:
             raise _too_large(max_bytes)
         yield Upload(file, {name: value for name, value in form.items() if isinstance(value, str)})

@@ -65,6 +65,23 @@ def store(valkey: str) -> str:
     return valkey
 
 
+@pytest.fixture
+def cluster_url(tmp_path: Path) -> Iterator[str]:
+    """URL of a Valkey that has all slots of a Cluster, and refuses whatever touches the keys of two at once."""
+    socket = tmp_path / "s"
+    argv = [*valkey_argv(tmp_path, socket), "--cluster-enabled", "yes"]
+    with subprocess.Popen(argv, stdout=subprocess.DEVNULL) as process:
+        try:
+            wait_for(store_url(socket))
+            with Redis.from_url(store_url(socket), decode_responses=True) as redis:
+                redis.cluster("addslotsrange", "0", "16383")
+                while "'ok'" not in str(redis.cluster("info")):
+                    time.sleep(0.05)
+            yield store_url(socket)
+        finally:
+            process.terminate()
+
+
 @pytest.fixture(scope="session")
 def model_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tiny_model_dir(tmp_path_factory.mktemp("model") / MODEL)

@@ -125,3 +125,14 @@ async def test_a_store_that_is_away_is_said_to_be() -> None:
         for ask in (FileStore(redis, TTL_S).put("a", "batch", parts([b"x"])), FileStore(redis, TTL_S).page(1)):
             with pytest.raises(StoreUnavailableError):
                 await ask
+
+
+async def test_files_are_kept_on_a_cluster(cluster_url: str) -> None:
+    async with connect(cluster_url) as cluster:
+        files = FileStore(cluster, TTL_S)
+        data = b"x" * BLOCK_BYTES + b"y"
+        one, other = [await files.put("a", "batch", parts([data])) for _ in range(2)]
+        assert await files.page(10, newest_first=False) == ([one, other], False)
+        assert await read(files, one) == data
+        await files.delete(one.id)
+        assert await files.page(10) == ([other], False)

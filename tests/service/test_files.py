@@ -102,7 +102,7 @@ async def test_a_body_that_is_no_upload_is_refused(
 ) -> None:
     async with httpx.AsyncClient(verify=False) as http:
         answer = await http.post(f"{front.url}/v1/files", content=body, headers=headers)
-    assert answer.status_code == 400
+    assert (answer.status_code, answer.json()["error"]["code"]) == (400, "invalid_value")
     assert said in answer.json()["error"]["message"]
 
 

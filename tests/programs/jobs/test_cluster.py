@@ -2,38 +2,13 @@
 
 from __future__ import annotations
 
-import subprocess
-import time
-from collections.abc import Iterator
-from pathlib import Path
-
 import pytest
-from redis import Redis
 from redis.exceptions import ResponseError
 
 from programs.jobs.job import JobSpec
 from programs.runtime.steps import StepStore
 from programs.store import connect
-from service.valkey import store_url, valkey_argv
-from tests.conftest import wait_for
 from tests.programs.jobs.running import ended, running, store_of, submitted, until_drained
-
-
-@pytest.fixture
-def cluster_url(tmp_path: Path) -> Iterator[str]:
-    """Of one server that has all slots."""
-    socket = tmp_path / "s"
-    argv = [*valkey_argv(tmp_path, socket), "--cluster-enabled", "yes"]
-    with subprocess.Popen(argv, stdout=subprocess.DEVNULL) as process:
-        try:
-            wait_for(store_url(socket))
-            with Redis.from_url(store_url(socket), decode_responses=True) as redis:
-                redis.cluster("addslotsrange", "0", "16383")
-                while "'ok'" not in str(redis.cluster("info")):
-                    time.sleep(0.05)
-            yield store_url(socket)
-        finally:
-            process.terminate()
 
 
 async def test_jobs_are_submitted_run_listed_and_cancelled_on_a_cluster(cluster_url: str) -> None:
