@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal
 
 from pydantic import Field
@@ -84,6 +84,11 @@ class _Summary:
     chunk_tokens: int | None
     done: int = 0
     total: int = 0
+    bare: int = field(init=False)
+    """Tokens of what asks for a summary of summaries, without any."""
+
+    def __post_init__(self) -> None:
+        self.bare = self.context.length(self._combined(()))
 
     async def reduced(self) -> tuple[str, int, int]:
         """The summary, of how many chunks, and how many levels of summaries of summaries it took."""
@@ -133,14 +138,15 @@ class _Summary:
         return self.context.context_length - self.context.length(prompt) - self.max_tokens - _SLACK_TOKENS
 
     def _size(self, text: str) -> int:
-        return self.context.length(self._combined((text,))) - self.context.length(self._combined(()))
+        return self.context.length(self._combined((text,))) - self.bare
 
     def _clipped(self, texts: Sequence[str], room: int) -> list[str]:
         """The texts, the longest cut by half until all fit: a model's words may take more tokens than it wrote."""
-        kept = list(texts)
-        while sum(map(self._size, kept)) > room and any(kept):
+        kept, sizes = list(texts), [self._size(text) for text in texts]
+        while sum(sizes) > room and any(kept):
             longest = max(range(len(kept)), key=lambda index: len(kept[index]))
             kept[longest] = kept[longest][: len(kept[longest]) // 2]
+            sizes[longest] = self._size(kept[longest])
         return kept
 
     def _first(self, passage: tuple[Passage, ...], number: int, count: int) -> Prompt:
