@@ -50,7 +50,9 @@ async def uploaded(request: Request, max_bytes: int) -> AsyncIterator[Upload]:
     body is no form with a file in it.
     """
     if not request.headers.get("content-type", "").startswith("multipart/form-data"):
-        raise ServiceError("a file is sent as multipart/form-data, in a field named 'file'", param="file", code="invalid_value")
+        raise ServiceError(
+            "a file is sent as multipart/form-data, in a field named 'file'", param="file", code="invalid_value"
+        )
     parser = MultiPartParser(
         request.headers,
         _bounded(request, max_bytes),

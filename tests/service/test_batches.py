@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import json
+import subprocess
+import sys
 import time
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -55,6 +58,19 @@ async def test_each_request_is_answered_as_if_it_had_been_sent_alone(
     assert batch.usage.output_tokens == sum(answer.usage.completion_tokens for answer in alone)
     assert batch.usage.input_tokens == sum(answer.usage.prompt_tokens for answer in alone)
     assert batch.metadata == {"topic": "test"}
+
+
+@pytest.mark.slow
+async def test_the_example_in_the_docs_works(front: Front, worker: None, tmp_path: Path) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "jobs.md").read_text().partition("## Batches")[2]
+    program, request = page.partition("```python\n")[2], page.partition("```json\n")[2].partition("\n")[0]
+    program = program.partition("```")[0].replace("http://127.0.0.1:8080", front.url).replace("sleep(5)", "sleep(0.1)")
+    (tmp_path / "requests.jsonl").write_text(request.replace("smollm2-135m-instruct", MODEL))
+    argv = (sys.executable, "-c", program)
+    process = await asyncio.create_subprocess_exec(*argv, cwd=tmp_path, stdout=subprocess.PIPE)
+    printed, _ = await process.communicate()
+    (answer,) = [json.loads(one) for one in printed.splitlines() if one]
+    assert (answer["custom_id"], answer["response"]["status_code"]) == ("1", 200)
 
 
 async def test_a_batch_tells_where_it_stands(front: Front, store: str, client: AsyncOpenAI) -> None:
