@@ -10,6 +10,7 @@ from fastapi import APIRouter, Query, Request
 from starlette.responses import JSONResponse, PlainTextResponse, Response
 
 from programs.documents.document import Document, DocumentInfo, document_id
+from programs.documents.extraction import Extracted
 from programs.documents.media import HEAD_BYTES, charset_of, media_type_of
 from programs.errors import DocumentEmptyError, DocumentError, UnknownDocumentError
 from service.multipart import Upload, uploaded
@@ -53,11 +54,13 @@ async def create_document(request: Request) -> Response:
     async with uploaded(request, services.settings.document_bytes) as upload:
         name = (upload.fields.get("name") or upload.name or "untitled")[:_NAME_CHARS]
         media_type = await _media_type(upload, name)
-        content_id = await asyncio.to_thread(document_id, upload.file.file, media_type)
+        charset = charset_of(upload.file.content_type or "")
+        content_id = await asyncio.to_thread(document_id, upload.file.file, media_type, charset)
         try:
             return _answer(await services.documents.rename(content_id, name), status=200)
         except UnknownDocumentError:
-            document = await _read(services, upload, content_id, name, media_type)
+            extracted = await _extracted(services, upload, name, media_type, charset)
+    document = Document(content_id, name, media_type, upload.size, extracted.text, extracted.pages, time.time())
     await services.documents.put(document)
     return _answer(document.info, status=201)
 
@@ -107,13 +110,11 @@ async def _media_type(upload: Upload, name: str) -> str:
     return media_type_of(name, upload.file.content_type or "", head)
 
 
-async def _read(services: Services, upload: Upload, content_id: str, name: str, media_type: str) -> Document:
-    charset = charset_of(upload.file.content_type or "")
+async def _extracted(services: Services, upload: Upload, name: str, media_type: str, charset: str | None) -> Extracted:
     try:
-        extracted = await services.extractor.extract(upload.file.file, media_type, charset)
+        return await services.extractor.extract(upload.file.file, media_type, charset)
     except DocumentError as error:
         raise type(error)(f"{name!r} cannot be read: {error}") from error
-    return Document(content_id, name, media_type, upload.size, extracted.text, extracted.pages, time.time())
 
 
 def _answer(info: DocumentInfo, status: int) -> Response:

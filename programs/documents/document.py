@@ -63,9 +63,9 @@ def page_at(pages: Sequence[Page], char: int) -> int | None:
     return pages[index].number if index >= 0 else None
 
 
-def document_id(file: BinaryIO, media_type: str) -> str:
-    """The id of what `file` holds from its start, read as `media_type`: the same bytes have the same id everywhere."""
-    digest = blake2b(media_type.encode() + b"\0", digest_size=_DIGEST_BYTES)
+def document_id(file: BinaryIO, media_type: str, charset: str | None = None) -> str:
+    """The id of what `file` holds from its start, read as that: the same bytes have the same id everywhere."""
+    digest = blake2b(f"{media_type};{charset or ''}".encode() + b"\0", digest_size=_DIGEST_BYTES)
     file.seek(0)
     while block := file.read(_BLOCK_BYTES):
         digest.update(block)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 from email.message import Message
 from pathlib import PurePosixPath
 
@@ -74,11 +75,17 @@ def media_type_of(name: str, declared: str, head: bytes) -> str:
 
 
 def charset_of(declared: str) -> str | None:
-    """The charset that a Content-Type names."""
+    """The charset that a Content-Type names, in one spelling; None for UTF-8, which is what is expected."""
     header = Message()
     header["Content-Type"] = declared
     charset = header.get_param("charset")
-    return charset if isinstance(charset, str) and charset else None
+    if not isinstance(charset, str) or not charset:
+        return None
+    try:
+        known = codecs.lookup(charset).name
+    except LookupError:
+        return charset
+    return None if known == "utf-8" else known
 
 
 def _by_name(name: str) -> str | None:

@@ -88,6 +88,16 @@ async def test_the_same_file_is_the_same_document_by_its_last_name(front: Front)
     assert (named.json()["id"], named.json()["name"]) == (first.json()["id"], "My text")
 
 
+async def test_the_same_bytes_in_another_charset_are_another_document(front: Front) -> None:
+    raw = "Привет, как дела?".encode("koi8-r")
+    wrong = (await upload(front, "a.txt", raw, "text/plain; charset=cp1251")).json()
+    right = (await upload(front, "a.txt", raw, "text/plain; charset=KOI8-R")).json()
+    assert (await get(front, f"/{right['id']}/text")).text == "Привет, как дела?"
+    assert wrong["id"] != right["id"]
+    said = (await upload(front, "b.txt", b"Text.", "text/plain;charset=UTF-8")).json()
+    assert (await upload(front, "b.txt", b"Text.")).json()["id"] == said["id"]
+
+
 async def test_documents_are_listed_page_by_page(front: Front) -> None:
     made = [(await upload(front, f"{number}.txt", b"text %d" % number)).json() for number in range(3)]
     first = (await get(front, "", limit=2)).json()

@@ -68,8 +68,10 @@ def test_a_file_that_is_not_what_it_is_said_to_be_or_not_read_is_refused(
 @pytest.mark.parametrize(
     ("declared", "expected"),
     [
-        ("text/plain; charset=latin-1", "latin-1"),
-        ('text/html; Charset="UTF-8"; x=y', "UTF-8"),
+        ("text/plain; charset=latin-1", "iso8859-1"),
+        ('text/html; Charset="Windows-1251"; x=y', "cp1251"),
+        ("text/plain;charset=UTF8", None),
+        ("text/plain;charset=none-such", "none-such"),
         ("text/plain", None),
         ("", None),
         ("; charset", None),
