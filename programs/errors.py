@@ -22,6 +22,7 @@ ProgramsError
 │   └── ImpossibleSchemaError   a JSON Schema that no value satisfies, or that cannot be used
 ├── ExtractionError         no value could be had that the schema allows
 ├── ProgramOutputError      a program returned what JSON cannot hold
+├── SglProgramError         one in SGLang's frontend language raised, or its process ended before it did
 ├── UnknownFileError        likewise for a file
 ├── TurnConflictError       another turn holds or has moved the head this one wanted to extend
 └── StoreUnavailableError   the session store cannot be reached
@@ -112,6 +113,10 @@ class ImpossibleSchemaError(ProgramParametersError):
 
 class ExtractionError(ProgramsError):
     """No value could be had from the model that its JSON Schema allows."""
+
+
+class SglProgramError(ProgramsError):
+    """A program in SGLang's frontend language raised, or its process ended before it did."""
 
 
 class ProgramOutputError(ProgramsError):

@@ -55,6 +55,8 @@ from service.registry import routed
 from service.services import Services
 from service.serving_profile import load_serving_profile
 from service.settings import Settings
+from service.sgl.interpreter import SglInterpreter
+from service.sgl.programs import sgl_programs
 from service.sse import ClientGoneError
 
 _log = logging.getLogger("antiphon.service")
@@ -86,7 +88,10 @@ def create_app(settings: Settings) -> FastAPI:
     probed = probe(model.template, model.tokenizer)
     _log.info("%s: %s", model.name, probed.summary)
     rules = hygiene_rules(settings.hygiene)
-    runnable = ProgramRegistry(load_serving_profile(settings.serving_profile).load_programs())
+    profile = load_serving_profile(settings.serving_profile)
+    frontend = SglInterpreter(settings.engine_python, profile.directory, settings.foreign_environment)
+    in_sglang = sgl_programs(frontend, profile.sgl_programs)
+    runnable = ProgramRegistry([*profile.load_programs(), *in_sglang.values()])
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:

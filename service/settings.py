@@ -86,15 +86,19 @@ class UpSettings(ListenSettings):
     @property
     def front_environment(self) -> dict[str, str]:
         """For a front: all of ours, and what is not given to it as an argument."""
-        environment = {**os.environ, f"{_PREFIX}DRAIN_S": str(self.drain_s)}
+        environment = {
+            **os.environ,
+            f"{_PREFIX}DRAIN_S": str(self.drain_s),
+            f"{_PREFIX}ENGINE_PYTHON": str(self.engine_python.absolute()),
+        }
         if self.api_key is not None:
             environment[f"{_PREFIX}API_KEY"] = self.api_key.get_secret_value()
         return environment
 
     @property
     def foreign_environment(self) -> dict[str, str]:
-        """For programs that are not ours: what we were started with, less our settings (a key is one of them)."""
-        return {name: value for name, value in os.environ.items() if not name.startswith(_PREFIX)}
+        """For programs that are not ours."""
+        return _foreign_environment()
 
 
 class Settings(ListenSettings):
@@ -118,6 +122,8 @@ class Settings(ListenSettings):
     """Of sessions that choose none: `template` drops what the chat template drops, `append` drops nothing."""
     hygiene: str = "default"
     """Rules for volatile lines in system prompts: `default`, `off`, or a YAML file."""
+    engine_python: Path = Path(".venv-engine/bin/python")
+    """The interpreter that has SGLang: for programs in its frontend language."""
     serving_profile: str = "default"
     """Which programs can be run beside the library's, by the name or the file of a profile (configs/README.md)."""
     max_body_bytes: int = Field(default=32 * 1024 * 1024, gt=0)
@@ -145,6 +151,11 @@ class Settings(ListenSettings):
     """What is done about a slow first token: another replica is asked too, or instead (`move`), or nothing (`off`)."""
     hedge_after_s: float = Field(default=120, gt=0)
 
+    @property
+    def foreign_environment(self) -> dict[str, str]:
+        """For programs that are not ours."""
+        return _foreign_environment()
+
 
 class WorkerSettings(BaseSettings):
     """Settings of one worker. Arguments win over the environment."""
@@ -159,6 +170,8 @@ class WorkerSettings(BaseSettings):
     """The front's."""
     model_dir: Path
     """Directory of the model that the front serves; weights are not read."""
+    engine_python: Path = Path(".venv-engine/bin/python")
+    """The interpreter that has SGLang: for programs in its frontend language."""
     serving_profile: str = "default"
     """The front's: programs that it does not have are none of the worker's either."""
     worker_name: str = Field(default_factory=lambda: f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(2)}")
@@ -181,6 +194,11 @@ class WorkerSettings(BaseSettings):
     """A job that so many workers died of, without getting on, is given up."""
     job_attempts: int = Field(default=8, ge=1)
     """A job that so often met what may pass, without getting on, is given up."""
+
+    @property
+    def foreign_environment(self) -> dict[str, str]:
+        """For programs that are not ours."""
+        return _foreign_environment()
 
     @field_validator("front")
     @classmethod
@@ -215,6 +233,11 @@ def _store_url(url: str) -> str:
     if urlsplit(url).scheme not in _STORE_SCHEMES:
         raise ValueError(f"{url!r} is not the URL of a store: redis://…, rediss://… or unix://…")
     return url
+
+
+def _foreign_environment() -> dict[str, str]:
+    """What we were started with, less our settings: a key is one of them."""
+    return {name: value for name, value in os.environ.items() if not name.startswith(_PREFIX)}
 
 
 def _data_home() -> Path:

@@ -29,6 +29,9 @@ from service.batch.work import BatchWork
 from service.front_client import FrontAwayError, FrontClient
 from service.serving_profile import load_serving_profile
 from service.settings import WorkerSettings
+from service.sgl.interpreter import SglInterpreter
+from service.sgl.programs import sgl_programs
+from service.sgl.work import SglWork
 from service.turns import DEFAULT_TENANT
 
 _log = logging.getLogger("antiphon.jobs")
@@ -46,6 +49,8 @@ async def work(settings: WorkerSettings) -> None:
     stop = _on_signals()
     profile = load_serving_profile(settings.serving_profile)
     programs = ProgramRegistry(profile.load_programs())
+    frontend = SglInterpreter(settings.engine_python, profile.directory, settings.foreign_environment)
+    in_sglang = await asyncio.to_thread(sgl_programs, frontend, profile.sgl_programs)
     model = ChatModel.load(settings.model_dir)
     redis = connect(settings.store_url)
     front = _Front(settings)
@@ -55,13 +60,23 @@ async def work(settings: WorkerSettings) -> None:
             return
         # under the name and within the window that chats have
         model = replace(model, name=served[0], context_length=min(model.context_length, served[1]))
-        programs_work = ProgramWork(
+        in_python = ProgramWork(
             programs,
             model,
             DocumentStore(redis, settings.document_ttl_s),
             front.engine_of,
             profile.token_prices,
             StepRetry(for_s=profile.limits.retry_s),
+        )
+        programs_work = SglWork(
+            in_sglang,
+            in_python,
+            frontend,
+            model.identity,
+            settings.front,
+            front.headers_of,
+            profile.limits.retry_s,
+            profile.token_prices,
         )
         limits = JobLimits(settings.job_deliveries, settings.job_attempts, beat_s=min(_BEAT_S, settings.lease_s / 3))
         name, batches_work = settings.worker_name, _batch_work(settings, redis, front)
@@ -102,12 +117,14 @@ class _Front:
         self._key = settings.api_key.get_secret_value() if settings.api_key else None
         self._connector = aiohttp.TCPConnector(limit=0)
 
+    def headers_of(self, tenant: str) -> dict[str, str]:
+        """What a request for one of a tenant's jobs says of it."""
+        user = {} if tenant == DEFAULT_TENANT else {"X-Antiphon-User": tenant}
+        return {"X-Antiphon-Service-Tier": "flex", **user, **self._bearer}
+
     @asynccontextmanager
     async def engine_of(self, tenant: str) -> AsyncIterator[EngineClient]:
-        headers = {"X-Antiphon-Service-Tier": "flex", **self._bearer}
-        if tenant != DEFAULT_TENANT:
-            headers["X-Antiphon-User"] = tenant
-        async with self._session(headers) as http:
+        async with self._session(self.headers_of(tenant)) as http:
             engine = EngineClient("front", self._settings.front, http)
             try:
                 yield engine

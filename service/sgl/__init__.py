@@ -1,0 +1,1 @@
+"""Programs written in SGLang's frontend language, run as jobs."""
