@@ -13,7 +13,9 @@ import json
 import os
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -42,25 +44,46 @@ class Transcript(runtime.RuntimeEndpoint):  # type: ignore[misc]
         self.endpoint = self
         self.calls: dict[str, list[Any]] = {}
         self._lock = threading.Lock()
+        self._active = 0
 
     def _note(self, kind: str, text: str, told: object) -> None:
         with self._lock:
             self.calls.setdefault(f"{kind} {text}", []).append(told)
 
+    @contextmanager
+    def _counted(self) -> Iterator[None]:
+        with self._lock:
+            self._active += 1
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._active -= 1
+
+    def settle(self) -> None:
+        """Until nothing is asked for any more: programs go on in threads of their own after a test has seen enough."""
+        quiet = 0
+        while quiet < 10:
+            time.sleep(0.02)
+            quiet = 0 if self._active else quiet + 1
+
     def generate(self, s: Any, sampling_params: Any) -> Any:
-        text, meta = super().generate(s, _tamed(sampling_params))
+        with self._counted():
+            text, meta = super().generate(s, _tamed(sampling_params))
         self._note("gen", s.text_, _said(text, meta))
         return text, meta
 
     def generate_stream(self, s: Any, sampling_params: Any) -> Iterator[Any]:
         whole, last = "", {}
-        for text, meta in super().generate_stream(s, _tamed(sampling_params)):
-            whole, last = whole + text, meta
-            yield text, meta
+        with self._counted():
+            for text, meta in super().generate_stream(s, _tamed(sampling_params)):
+                whole, last = whole + text, meta
+                yield text, meta
         self._note("stream", s.text_, _said(whole, last))
 
     def select(self, s: Any, options: list[str], temperature: float, choices_method: Any) -> Any:
-        decision = super().select(s, options, 0.0, choices_method)
+        with self._counted():
+            decision = super().select(s, options, 0.0, choices_method)
         scores = (decision.meta_info or {}).get("normalized_prompt_logprobs")
         self._note("select", s.text_, {"text": decision.decision, "scores": scores})
         return decision
@@ -182,6 +205,7 @@ def told_by(url: str, test: Callable[..., None]) -> dict[str, Any]:
     backend = Transcript(url)
     sgl.set_default_backend(backend)
     ended = outcome(test)
+    backend.settle()
     return {"outcome": ended, "calls": backend.calls}
 
 
