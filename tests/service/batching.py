@@ -21,7 +21,7 @@ from service.batch.work import BatchWork
 from tests.conftest import MODEL, Front
 from tests.service.talk import CHAT, user
 
-_TTL_S = 1000
+_TTL_S = 100_000
 
 
 def line(custom_id: str, said: str = "hello", *, url: str = CHAT, **body: Any) -> dict[str, Any]:

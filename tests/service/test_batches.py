@@ -74,7 +74,8 @@ async def test_the_example_in_the_docs_works(front: Front, worker: None, tmp_pat
 
 
 async def test_a_batch_tells_where_it_stands(front: Front, store: str, client: AsyncOpenAI) -> None:
-    begun = await begin(client, [line("a")])
+    expiry = {"anchor": "created_at", "seconds": 3600}
+    begun = await begin(client, [line("a")], output_expires_after=expiry)
     assert (begun.id[:6], begun.object, begun.status) == ("batch_", "batch", "validating")
     assert (begun.endpoint, begun.completion_window) == (CHAT, "24h")
     assert begun.expires_at == begun.created_at + 24 * 3600
@@ -85,6 +86,7 @@ async def test_a_batch_tells_where_it_stands(front: Front, store: str, client: A
     times = (batch.created_at, batch.in_progress_at, batch.finalizing_at, batch.completed_at)
     assert list(times) == sorted(times)
     assert (batch.failed_at, batch.expired_at, batch.cancelling_at, batch.cancelled_at) == (None,) * 4
+    assert output.expires_at == output.created_at + 3600
     assert (output.purpose, output.filename) == ("batch_output", f"{batch.id}_output.jsonl")
 
 
