@@ -158,6 +158,7 @@ async def test_what_cannot_be_read_is_refused_by_name(
     assert (await get(front, "")).json()["data"] == []
 
 
+@pytest.mark.slow
 async def test_a_zip_bomb_is_refused(front: Front) -> None:
     bomb = zip_bomb()
     assert len(bomb) < 1_000_000
@@ -196,6 +197,7 @@ async def test_a_text_over_the_limit_is_refused(small: Front) -> None:
     assert "longer than 1000 characters" in error_of(over)[2]
 
 
+@pytest.mark.slow
 async def test_other_requests_are_answered_while_a_file_is_read(front: Front) -> None:
     reading = asyncio.create_task(upload(front, "long.txt", b"Some words of a text. " * 400_000))
     answered = 0

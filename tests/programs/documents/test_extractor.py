@@ -46,11 +46,13 @@ async def test_why_a_file_cannot_be_read_comes_back() -> None:
         await read(b"", TEXT)
 
 
+@pytest.mark.slow
 async def test_what_takes_too_much_memory_is_refused() -> None:
     with pytest.raises(DocumentUnreadableError, match="more than 157286400 bytes of memory"):
         await read(LONG, HTML, ExtractionLimits(memory_bytes=150 * 1024 * 1024))
 
 
+@pytest.mark.slow
 async def test_what_takes_too_long_is_refused() -> None:
     with pytest.raises(DocumentUnreadableError, match=r"takes (more than 1 s of processor time|longer than 2 s)"):
         await read(LONG, HTML, ExtractionLimits(seconds=1))
