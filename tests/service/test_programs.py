@@ -33,7 +33,7 @@ async def test_programs_say_what_they_take(front: Front) -> None:
     listed = {one["id"]: one for one in (await get(front, "/v1/programs")).json()["data"]}
     assert set(listed) >= {"relay", "patient", "broken"}
     relay = listed["relay"]
-    assert relay["description"] == "Steps, each of which is asked about the answer before it."
+    assert relay["description"] == "Steps, one after the other; `heedful` ones are each about the answer before."
     assert relay["parameters"]["properties"]["steps"] == {
         "default": 40,
         "minimum": 1,

@@ -22,15 +22,19 @@ def serving_profile(directory: Path) -> str:
 
 
 async def relay(
-    context: ProgramContext, steps: Annotated[int, Field(ge=1)] = 40, text: str = "hello", max_tokens: int = 4
+    context: ProgramContext,
+    steps: Annotated[int, Field(ge=1)] = 40,
+    text: str = "hello",
+    max_tokens: int = 4,
+    heedful: bool = True,
 ) -> dict[str, Any]:
-    """Steps, each of which is asked about the answer before it."""
+    """Steps, one after the other; `heedful` ones are each about the answer before."""
     said = []
     prompt = Prompt((text,))
     for number in range(steps):
         answer = await context.generate(prompt, max_tokens=max_tokens)
         said.append(answer.text)
-        prompt = Prompt((f"{number} {answer.text}",))
+        prompt = Prompt((f"{number} {answer.text if heedful else text}",))
         context.progress(number + 1, steps, "relaying")
     return {"said": said}
 
