@@ -42,7 +42,8 @@ async def test_every_route_needs_the_key(http: httpx.AsyncClient, model_dir: Pat
     described = create_app(locked_settings("http://x", "redis://x", model_dir)).openapi()["paths"]
     calls = [(method.upper(), path) for path, methods in described.items() for method in methods]
     assert {("POST", CHAT), ("POST", RESPONSES), ("GET", "/health"), ("GET", "/ready")} <= set(calls)
-    assert {("POST", "/v1/files"), ("POST", "/v1/batches"), ("POST", "/v1/programs/{name}/runs")} <= set(calls)
+    assert {("POST", "/v1/files"), ("POST", "/v1/batches"), ("POST", "/v1/documents")} <= set(calls)
+    assert {("POST", "/v1/programs/{name}/runs"), ("POST", "/v1/jobs/{job_id}/cancel")} <= set(calls)
     assert {("GET", "/v1/jobs/{job_id}/events"), ("POST", "/generate"), ("POST", "/flush_cache")} <= set(calls)
     for method, path in calls:
         answer = await http.request(method, path.replace("{", "").replace("}", ""))
@@ -82,7 +83,7 @@ async def test_without_a_key_none_is_asked_for(front: Front) -> None:
         assert (await http.get(f"{front.url}/health")).json() == {"status": "alive"}
 
 
-@pytest.mark.parametrize("path", [CHAT, RESPONSES, "/v1/conversations"])
+@pytest.mark.parametrize("path", [CHAT, RESPONSES, "/v1/conversations", "/v1/batches", "/v1/programs/qa/runs"])
 async def test_a_body_over_the_limit_is_refused_with_its_length_declared_or_not(
     http: httpx.AsyncClient, path: str
 ) -> None:
