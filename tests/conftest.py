@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import hypothesis
 import pytest
 import uvicorn
 from fastapi import FastAPI
@@ -25,6 +26,9 @@ from service.valkey import store_url, valkey_argv
 from tests.fake_engine import FakeEngineOptions, running_fake_engine
 from tests.fake_engine.running import FakeEngine
 from tests.model_files import tiny_model_dir
+
+hypothesis.settings.register_profile("untimed", deadline=None)
+hypothesis.settings.load_profile("untimed")
 
 MODEL = "tiny"
 PAGE = 4

@@ -54,7 +54,7 @@ def read(answer: Answer, ids: list[int], sizes: list[int], matched: int | str | 
     return shown
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(ids=IDS, sizes=CUTS)
 def test_a_stream_of_ids_spells_what_the_whole_spells(ids: list[int], sizes: list[int]) -> None:
     detokenizer = Detokenizer(tokenizer())
@@ -63,7 +63,7 @@ def test_a_stream_of_ids_spells_what_the_whole_spells(ids: list[int], sizes: lis
 
 
 @pytest.mark.parametrize("name", REAL_TOKENIZERS)
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 @given(text=st.text(max_size=20), sizes=CUTS)
 def test_any_text_streams_whole_on_real_tokenizers(name: str, text: str, sizes: list[int]) -> None:
     real = tokenizer_of(name)
@@ -84,7 +84,7 @@ def test_characters_that_never_become_whole_are_shown_as_they_come() -> None:
     assert shown + detokenizer.finish() == tokenizer().decode([byte] * 400)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(ids=IDS | TALK, sizes=CUTS, stop=STOP)
 def test_a_stop_string_is_never_shown_and_nothing_before_it_is_lost(
     ids: list[int], sizes: list[int], stop: str
@@ -103,7 +103,7 @@ def test_a_stop_string_is_never_shown_and_nothing_before_it_is_lost(
     assert shown == answer.content == (whole[: whole.index(stop)] if matched else whole)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(thought=st.none() | TALK, ids=IDS | TALK, sizes=CUTS, stop=STOP)
 def test_the_kept_ids_and_the_tail_spell_the_content(
     thought: list[int] | None, ids: list[int], sizes: list[int], stop: str
@@ -126,7 +126,7 @@ def test_the_kept_ids_and_the_tail_spell_the_content(
         assert tokenizer().decode(spelled).lstrip() == answer.content.lstrip()
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(ids=TALK, sizes=CUTS, ends=st.booleans())
 def test_a_stop_token_is_no_part_of_the_spelling(ids: list[int], sizes: list[int], ends: bool) -> None:
     answer = Answer(tokenizer(), ())
@@ -136,7 +136,7 @@ def test_a_stop_token_is_no_part_of_the_spelling(ids: list[int], sizes: list[int
     assert answer.content == tokenizer().decode(ids)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(thought=IDS | TALK, said=IDS | TALK, sizes=CUTS, opened=st.booleans())
 def test_reasoning_stands_between_the_think_tokens(
     thought: list[int], said: list[int], sizes: list[int], opened: bool
@@ -152,7 +152,7 @@ def test_reasoning_stands_between_the_think_tokens(
         assert tokenizer().decode(answer.ids[slice(*span)]).lstrip() == answer.content
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(thought=IDS | TALK, sizes=CUTS, opened=st.booleans())
 def test_reasoning_that_never_ends_is_no_content(thought: list[int], sizes: list[int], opened: bool) -> None:
     answer = Answer(tokenizer(), (), think=ThinkTokens(OPEN, CLOSE, opened_by_prompt=opened))
@@ -164,7 +164,7 @@ def test_reasoning_that_never_ends_is_no_content(thought: list[int], sizes: list
         assert answer.spelling(None).answer is None
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(blanks=st.integers(0, 6), thought=TALK, said=TALK, sizes=CUTS)
 def test_reasoning_may_begin_after_some_whitespace(
     blanks: int, thought: list[int], said: list[int], sizes: list[int]
@@ -180,7 +180,7 @@ def test_reasoning_may_begin_after_some_whitespace(
         assert (shown.reasoning, shown.content) == ("", tokenizer().decode(ids))
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(said=st.lists(st.sampled_from(["\n", " ", "x"]), max_size=6), sizes=CUTS)
 def test_whitespace_with_no_reasoning_behind_it_is_content(said: list[str], sizes: list[int]) -> None:
     ids = [token for text in said for token in tokenizer().encode(text, after_control=True)]
@@ -188,7 +188,7 @@ def test_whitespace_with_no_reasoning_behind_it_is_content(said: list[str], size
     assert (shown.reasoning, shown.content) == ("", "".join(said))
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(said=TALK, sizes=CUTS)
 def test_think_tokens_in_the_middle_are_no_reasoning(said: list[int], sizes: list[int]) -> None:
     answer = Answer(tokenizer(), (), think=ThinkTokens(OPEN, CLOSE))
@@ -235,7 +235,7 @@ def test_what_is_a_call_is_spelled_with_the_answer_but_not_shown() -> None:
     assert (spelling.kept, spelling.answer) == (4, (0, 4))
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(ids=TALK, sizes=CUTS)
 def test_an_answer_that_looks_like_json_is_held_back_whole(ids: list[int], sizes: list[int]) -> None:
     opening = list(tokenizer().encode('{"', after_control=True))

@@ -111,7 +111,7 @@ def test_typed_control_tokens_stay_text(name: str, typed: str) -> None:
     assert (typed.replace("▁", " ") if name == "gemma3" else typed) in shown
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(text=TEXT, role=st.sampled_from(["system", "user", "assistant", "tool", "name", "arguments", "definition"]))
 def test_no_text_whatever_becomes_a_control_token_wherever_it_stands(text: str, role: str) -> None:
     def messages(text: str) -> list[Message]:
@@ -139,7 +139,7 @@ def test_no_text_whatever_becomes_a_control_token_wherever_it_stands(text: str, 
 
 
 @pytest.mark.parametrize("name", REAL_TOKENIZERS)
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(texts=st.lists(st.text(INTERCHANGED, max_size=20), min_size=3, max_size=3))
 def test_what_nobody_generated_is_encoded_as_hugging_face_encodes_the_rendered_text(
     name: str, texts: list[str]
@@ -159,7 +159,7 @@ HAZARDS = st.sampled_from([token for _, ids, _ in GOLDEN for token in ids])
 
 
 @pytest.mark.parametrize(("name", "template"), [real_tokenizer(*pair) for pair in PRESERVING])
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(
     outputs=st.lists(st.lists(ANY_ID | HAZARDS, max_size=10), min_size=1, max_size=3),
     asked=st.text(max_size=10),
@@ -186,7 +186,7 @@ def test_real_templates_that_preserve_extend_whatever_was_generated(
         messages = [*messages, answer.message, Message("user", asked)]
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(
     outputs=st.lists(st.lists(st.integers(2, 399), max_size=12), min_size=1, max_size=4),
     said=st.text(max_size=20),
@@ -317,7 +317,7 @@ def answered(prompts: PromptBuilder, number: int, calls: bool, thought: str, con
     return Said(Message("assistant", content, thought, tool_calls=(call,) if calls else ()), Spelling(ids, answer))
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(steps=STEPS)
 def test_a_thinking_template_shows_what_it_always_shows_in_the_spelling_that_was_generated(steps: list[Any]) -> None:
     """Through tool loops and new questions; and a prompt known by heart is no other than one built anew."""
@@ -346,7 +346,7 @@ def test_a_thinking_template_shows_what_it_always_shows_in_the_spelling_that_was
         in_loop = calls
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(steps=STEPS)
 def test_append_never_drops_what_was_generated(steps: list[Any]) -> None:
     prompts = builder("qwen3")

@@ -351,7 +351,6 @@ def test_ten_thousand_operations_leave_every_id_where_it_was(stage: Stage) -> No
         settings=settings(
             max_examples=115,
             stateful_step_count=100,
-            deadline=None,
             report_multiple_bugs=False,
             suppress_health_check=list(HealthCheck),
         ),

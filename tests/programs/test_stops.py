@@ -28,7 +28,7 @@ def spelled(text: str) -> tuple[int, ...]:
     return tuple(tokenizer().encode(letter, after_control=True)[0] for letter in text)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(before=IDS, fresh=IDS, stop=STOPS)
 def test_it_ends_with_the_first_token_that_completes_a_stop_string(
     before: list[int], fresh: list[int], stop: list[str]

@@ -213,7 +213,7 @@ class Tree:
         return await self._writer.append(NewTurn(base.forked_beside(sibling, shared, length), rest))
 
 
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(seed=st.integers(0, 2**32), steps=st.integers(1, 25))
 async def test_any_tree_of_turns_reads_back_as_plain_lists(store: str, seed: int, steps: int) -> None:
     """Seen by the front that wrote it, by one that looked now and then, and by one that sees it only at the end."""

@@ -120,7 +120,7 @@ def test_a_typed_control_token_is_text(name: str, typed: str, after_control: boo
 
 
 @pytest.mark.parametrize("name", REAL_TOKENIZERS)
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(text=TEXT)
 def test_no_text_whatever_becomes_a_control_token(name: str, text: str) -> None:
     tokenizer = tokenizer_of(name)
@@ -131,7 +131,7 @@ def test_no_text_whatever_becomes_a_control_token(name: str, text: str) -> None:
 
 
 @pytest.mark.parametrize("name", REAL_TOKENIZERS)
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(text=st.text(max_size=30))
 def test_text_without_control_tokens_is_spelled_as_hugging_face_spells_it(name: str, text: str) -> None:
     tokenizer, whole = tokenizer_of(name), hugging_face(name)

@@ -134,5 +134,5 @@ class AdmissionMachine(RuleBasedStateMachine):
         self.loop.close()
 
 
-AdmissionMachine.TestCase.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+AdmissionMachine.TestCase.settings = settings(max_examples=60, stateful_step_count=40)
 TestAdmissionMachine = AdmissionMachine.TestCase

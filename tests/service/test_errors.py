@@ -214,7 +214,7 @@ FIELDS += ["tool_choice", "stream_options", "response_format", "logprobs", "top_
 FIELDS += ["chat_template_kwargs"]
 
 
-@settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=20, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(change=st.dictionaries(st.sampled_from(FIELDS), json_values, max_size=3))
 async def test_no_json_whatever_makes_the_server_fail(front: Front, change: dict[str, Any]) -> None:
     body = json.dumps({"model": MODEL, "messages": ONE, "max_tokens": 2, **change}).encode()

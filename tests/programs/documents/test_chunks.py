@@ -25,7 +25,7 @@ def documents(draw: st.DrawFn) -> tuple[str, DocumentTokens]:
     return text, DocumentTokens(array("I", range(len(starts))), starts)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(document=documents(), budget=st.integers(1, 40), data=st.data())
 def test_every_token_is_in_a_chunk_and_no_chunk_is_over_its_budget(
     document: tuple[str, DocumentTokens], budget: int, data: st.DataObject
@@ -43,7 +43,7 @@ def test_every_token_is_in_a_chunk_and_no_chunk_is_over_its_budget(
         assert sum(chunk.stop - chunk.start for chunk in chunks) == len(tokens)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(document=documents(), budget=st.integers(8, 40), data=st.data())
 def test_a_chunk_tears_no_character(document: tuple[str, DocumentTokens], budget: int, data: st.DataObject) -> None:
     text, tokens = document
@@ -55,7 +55,7 @@ def test_a_chunk_tears_no_character(document: tuple[str, DocumentTokens], budget
             assert cut in (0, len(tokens)) or tokens.starts[cut] > tokens.starts[cut - 1]
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(sentences=st.lists(st.integers(1, 9), min_size=2, max_size=80), budget=st.integers(46, 90))
 def test_a_chunk_ends_with_a_sentence_where_sentences_are_short(sentences: list[int], budget: int) -> None:
     text = " ".join("Wo" + "rd" * length + "." for length in sentences)

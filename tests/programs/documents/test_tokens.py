@@ -36,7 +36,7 @@ def spelled(name: str, text: str) -> str:
 
 
 @pytest.mark.parametrize("name", REAL_TOKENIZERS)
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(text=TEXT, data=st.data())
 def test_a_slice_decodes_to_its_characters(name: str, text: str, data: st.DataObject) -> None:
     tokenizer = tokenizer_of(name)
@@ -49,7 +49,7 @@ def test_a_slice_decodes_to_its_characters(name: str, text: str, data: st.DataOb
 
 
 @pytest.mark.parametrize("name", REAL_TOKENIZERS)
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(text=TEXT)
 def test_no_text_becomes_a_control_token(name: str, text: str) -> None:
     tokenizer = tokenizer_of(name)

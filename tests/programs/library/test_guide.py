@@ -149,7 +149,7 @@ def test_it_is_a_schema_of_kept_words(schema: Any) -> None:
 JUDGED_LATER = ("not", "if", "contains", "uniqueItems", "multipleOf", "oneOf", "propertyNames")
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(schema=SCHEMAS, value=VALUES)
 def test_what_it_allows_the_schema_allows_but_for_what_only_a_value_can_be_judged_by(schema: Any, value: Any) -> None:
     try:

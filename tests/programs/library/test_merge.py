@@ -202,7 +202,7 @@ def _whole(schema: Any) -> st.SearchStrategy[Any]:
 CASES = OBJECT_SCHEMAS.flatmap(lambda schema: st.tuples(st.just(schema), st.lists(_part(schema), max_size=4)))
 
 
-@settings(max_examples=75, deadline=None)
+@settings(max_examples=75)
 @given(CASES)
 def test_what_is_merged_of_valid_parts_is_valid_where_nothing_is_missing(case: tuple[Any, list[Any]]) -> None:
     schema, values = case
@@ -220,7 +220,7 @@ def _scalars(value: Any, path: str = "") -> dict[str, set[str]]:
     return {} if value is None or isinstance(value, list) else {path: {key_of(value)}}
 
 
-@settings(max_examples=75, deadline=None)
+@settings(max_examples=75)
 @given(CASES, st.randoms())
 def test_conflicts_are_where_scalars_differ_and_nothing_but_the_order_of_places_depends_on_it(
     case: tuple[Any, list[Any]], dice: Any

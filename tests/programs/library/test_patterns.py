@@ -26,7 +26,7 @@ PATTERNS = [
 
 
 @pytest.mark.parametrize("pattern", PATTERNS)
-@settings(deadline=None, max_examples=50)
+@settings(max_examples=50)
 @given(text=st.text("abcAB01.+-()|\\", max_size=6))
 def test_a_pattern_is_found_where_python_finds_it(pattern: str, text: str) -> None:
     assert matcher(pattern).found_in(text) == (re.search(pattern, text) is not None)

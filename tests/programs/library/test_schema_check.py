@@ -179,7 +179,7 @@ SCHEMAS = st.recursive(
 )
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(schema=SCHEMAS, values=st.lists(VALUES, min_size=5, max_size=5))
 def test_a_schema_that_a_value_satisfies_is_never_refused(schema: Any, values: list[Any]) -> None:
     if any(Draft202012Validator(schema).is_valid(value) for value in values):

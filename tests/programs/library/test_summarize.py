@@ -7,7 +7,7 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from programs.errors import ContextLengthError, UnknownDocumentError
@@ -144,7 +144,6 @@ async def test_what_is_said_of_no_document_or_no_room_is_said_clearly(store: str
             await lab.run(SUMMARIZE, document=document, focus="all of it " * 3_000)
 
 
-@settings(deadline=None)
 @given(sizes=st.lists(st.integers(0, 50), max_size=40), room=st.integers(0, 100))
 def test_groups_are_neighbours_that_fit_and_each_level_has_half_as_many_or_fewer(sizes: list[int], room: int) -> None:
     groups = grouped(sizes, room)
@@ -154,7 +153,6 @@ def test_groups_are_neighbours_that_fit_and_each_level_has_half_as_many_or_fewer
         assert len(group) <= 2 or sum(sizes[index] for index in group) <= room
 
 
-@settings(deadline=None)
 @given(count=st.integers(1, 200), group=st.integers(0, 10))
 def test_the_levels_to_come_are_those_of_groups_of_one_size(count: int, group: int) -> None:
     expected = []

@@ -59,7 +59,7 @@ PARTS = st.lists(st.tuples(st.booleans(), TEXT), max_size=4)
 
 
 @pytest.mark.parametrize("family", EVERY_FAMILY)
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=25, suppress_health_check=[HealthCheck.too_slow])
 @given(texts=PARTS, more=PARTS, system=st.none() | TEXT)
 def test_what_is_added_leaves_the_ids_before_it_as_they_are(
     family: Family, texts: list[tuple[bool, str]], more: list[tuple[bool, str]], system: str | None
@@ -85,7 +85,7 @@ def test_neighbours_do_not_merge(family: Family) -> None:
 
 
 @pytest.mark.parametrize("family", EVERY_FAMILY)
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=25, suppress_health_check=[HealthCheck.too_slow])
 @given(texts=PARTS, system=st.none() | TEXT)
 def test_no_text_and_no_document_spells_a_control_token(
     family: Family, texts: list[tuple[bool, str]], system: str | None

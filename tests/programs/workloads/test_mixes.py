@@ -27,7 +27,7 @@ def test_a_seed_is_a_schedule(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", MIXES)
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=10)
 @given(seed=st.integers(0, 1_000), context=st.sampled_from((4_096, 8_192, 32_768)))
 def test_no_session_outgrows_the_context(name: str, seed: int, context: int) -> None:
     for talk in MIXES[name](TEXTS, replace(SIZE, replicas=2, context=context), seed):
