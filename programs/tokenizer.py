@@ -107,10 +107,11 @@ class Tokenizer:
         encoding = self._plain.encode(_ANCHOR + text.replace(_ANCHOR, "\ufffd"), add_special_tokens=False)
         if len(encoding.ids) == 1:
             return array("I"), array("I")
-        starts, ends = np.array(encoding.offsets[1:], np.uint32).T - 1  # without the anchor
+        starts, ends = (np.array(encoding.offsets[1:]).T - 1).clip(0)  # without the anchor
         inside = np.flatnonzero(starts[1:] < np.maximum.accumulate(ends)[:-1]) + 1
         starts[inside] = 0
-        return array("I", encoding.ids[1:]), array("I", np.maximum.accumulate(starts).tobytes())
+        located = np.maximum.accumulate(starts).astype(np.uint32)
+        return array("I", encoding.ids[1:]), array("I", located.tobytes())
 
     def decode(self, ids: Sequence[int], *, skip_special_tokens: bool = True) -> str:
         return self._whole.decode(list(ids), skip_special_tokens=skip_special_tokens)

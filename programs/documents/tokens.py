@@ -54,7 +54,10 @@ class DocumentTokens:
 
 
 def _segments(text: str) -> Iterator[tuple[int, int]]:
-    """Pieces that tokenizers spell alone as they spell them together: each ends before a line, else before a word."""
+    """Pieces that tokenizers spell alone as they spell them together: each ends before a line, else before a word.
+
+    Those of Llama 2's kind, which put a space before any text, put one before each piece.
+    """
     first = 0
     while len(text) - first > _SEGMENT_CHARS:
         middle, limit = first + _SEGMENT_CHARS // 2, first + _SEGMENT_CHARS
