@@ -5,11 +5,9 @@ from __future__ import annotations
 import asyncio
 import logging
 import signal
-from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
-from dataclasses import replace
+from collections.abc import Mapping
+from dataclasses import dataclass
 
-import aiohttp
 from redis.asyncio import Redis
 
 from programs.batches import Cancellations
@@ -20,23 +18,20 @@ from programs.jobs.run import JobLimits
 from programs.jobs.runner import Runner
 from programs.jobs.store import JobStore
 from programs.model import ChatModel
+from programs.runtime.program import Program
 from programs.runtime.registry import ProgramRegistry
 from programs.runtime.steps import StepRetry
 from programs.store import connect
-from router.engine.client import EngineClient
-from service.batch.sender import Sender
 from service.batch.work import BatchWork
-from service.front_client import FrontAwayError, FrontClient
-from service.serving_profile import load_serving_profile
+from service.serving_profile import ServingProfile, load_serving_profile
 from service.settings import WorkerSettings
 from service.sgl.interpreter import SglInterpreter
 from service.sgl.programs import sgl_programs
 from service.sgl.work import SglWork
-from service.turns import DEFAULT_TENANT
+from service.worker_front import WorkerFront
 
 _log = logging.getLogger("antiphon.jobs")
 
-_POLL_S = 0.5
 _BEAT_S = 0.5
 """So soon a cancelled job is noticed."""
 
@@ -47,50 +42,71 @@ async def work(settings: WorkerSettings) -> None:
     Waits for its front. Raises RouterError or ProgramsError when it cannot be a worker of that front.
     """
     stop = _on_signals()
-    profile = load_serving_profile(settings.serving_profile)
-    programs = ProgramRegistry(profile.load_programs())
-    frontend = SglInterpreter(settings.engine_python, profile.directory, settings.foreign_environment)
-    in_sglang = await asyncio.to_thread(sgl_programs, frontend, profile.sgl_programs)
-    model = ChatModel.load(settings.model_dir)
+    own = ChatModel.load(settings.model_dir)
     redis = connect(settings.store_url)
-    front = _Front(settings)
+    front = WorkerFront(settings)
     try:
-        served = await front.model(stop)
-        if served is None:
+        programs = await _Programs.load(settings)
+        model = await front.served(own, stop)
+        if model is None:
             return
-        # under the name and within the window that chats have
-        model = replace(model, name=served[0], context_length=min(model.context_length, served[1]))
-        in_python = ProgramWork(
-            programs,
-            model,
-            DocumentStore(redis, settings.document_ttl_s),
-            front.engine_of,
-            profile.token_prices,
-            StepRetry(for_s=profile.limits.retry_s),
-        )
-        programs_work = SglWork(
-            in_sglang,
-            in_python,
-            frontend,
-            model.identity,
-            settings.front,
-            front.headers_of,
-            profile.limits.retry_s,
-            profile.token_prices,
-        )
-        limits = JobLimits(settings.job_deliveries, settings.job_attempts, beat_s=min(_BEAT_S, settings.lease_s / 3))
-        name, batches_work = settings.worker_name, _batch_work(settings, redis, front)
+        name, limits = settings.worker_name, _limits(settings)
         jobs = JobStore(redis, settings.job_ttl_s, settings.lease_s)
         batches = JobStore(redis, settings.job_ttl_s, settings.lease_s, "batches")
         _log.info("worker %s serves %s, %d jobs at once", name, settings.front, settings.jobs)
         await _run(
             stop,
-            Runner(jobs, programs_work, name, settings.jobs, limits),
-            Runner(batches, batches_work, name, settings.batches, limits),
+            Runner(jobs, programs.work(model, redis, front), name, settings.jobs, limits),
+            Runner(batches, _batch_work(settings, redis, front), name, settings.batches, limits),
         )
     finally:
         await front.aclose()
         await redis.aclose()
+
+
+@dataclass(frozen=True)
+class _Programs:
+    """What the serving profile says can be run."""
+
+    settings: WorkerSettings
+    profile: ServingProfile
+    in_python: ProgramRegistry
+    frontend: SglInterpreter
+    in_sglang: Mapping[str, Program]
+
+    @classmethod
+    async def load(cls, settings: WorkerSettings) -> _Programs:
+        """Raises ProfileError and ProgramLoadError."""
+        profile = load_serving_profile(settings.serving_profile)
+        frontend = SglInterpreter(settings.engine_python, profile.directory, settings.foreign_environment)
+        in_python = ProgramRegistry(profile.load_programs())
+        in_sglang = await asyncio.to_thread(sgl_programs, frontend, profile.sgl_programs)
+        return cls(settings, profile, in_python, frontend, in_sglang)
+
+    def work(self, model: ChatModel, redis: Redis, front: WorkerFront) -> SglWork:
+        retry_s, prices = self.profile.limits.retry_s, self.profile.token_prices
+        in_python = ProgramWork(
+            self.in_python,
+            model,
+            DocumentStore(redis, self.settings.document_ttl_s),
+            front.engine_of,
+            prices,
+            StepRetry(for_s=retry_s),
+        )
+        return SglWork(
+            self.in_sglang,
+            in_python,
+            self.frontend,
+            model.identity,
+            self.settings.front,
+            front.headers_of,
+            retry_s,
+            prices,
+        )
+
+
+def _limits(settings: WorkerSettings) -> JobLimits:
+    return JobLimits(settings.job_deliveries, settings.job_attempts, beat_s=min(_BEAT_S, settings.lease_s / 3))
 
 
 async def _run(stop: asyncio.Event, *runners: Runner) -> None:
@@ -104,62 +120,9 @@ async def _run(stop: asyncio.Event, *runners: Runner) -> None:
         await asyncio.gather(*running, return_exceptions=True)
 
 
-def _batch_work(settings: WorkerSettings, redis: Redis, front: _Front) -> BatchWork:
+def _batch_work(settings: WorkerSettings, redis: Redis, front: WorkerFront) -> BatchWork:
     files, cancellations = FileStore(redis, settings.file_ttl_s), Cancellations(redis, settings.job_ttl_s)
     return BatchWork(files, cancellations, front.sender, settings.batch_requests)
-
-
-class _Front:
-    """The front as an engine: requests say for whom they are, and that no one waits for them."""
-
-    def __init__(self, settings: WorkerSettings) -> None:
-        self._settings = settings
-        self._key = settings.api_key.get_secret_value() if settings.api_key else None
-        self._connector = aiohttp.TCPConnector(limit=0)
-
-    def headers_of(self, tenant: str) -> dict[str, str]:
-        """What a request for one of a tenant's jobs says of it."""
-        user = {} if tenant == DEFAULT_TENANT else {"X-Antiphon-User": tenant}
-        return {"X-Antiphon-Service-Tier": "flex", **user, **self._bearer}
-
-    @asynccontextmanager
-    async def engine_of(self, tenant: str) -> AsyncIterator[EngineClient]:
-        async with self._session(self.headers_of(tenant)) as http:
-            engine = EngineClient("front", self._settings.front, http)
-            try:
-                yield engine
-            finally:
-                await engine.aclose()
-
-    @asynccontextmanager
-    async def sender(self) -> AsyncIterator[Sender]:
-        """Sends what a batch asks for."""
-        async with self._session(self._bearer) as http:
-            yield Sender(http, self._settings.front)
-
-    async def model(self, stop: asyncio.Event) -> tuple[str, int] | None:
-        """Name and context length of the model that it serves; None when it is time to stop. Raises FrontError."""
-        async with self._session({}) as http:
-            client = FrontClient(http, self._settings.front, self._key)
-            while not stop.is_set():
-                try:
-                    served = (await client.get("/v1/models"))["data"][0]
-                except FrontAwayError as error:
-                    _log.warning("waiting for the front: %s", error)
-                else:
-                    return str(served["id"]), int(served["max_model_len"])
-                await asyncio.sleep(_POLL_S)
-        return None
-
-    async def aclose(self) -> None:
-        await self._connector.close()
-
-    @property
-    def _bearer(self) -> dict[str, str]:
-        return {} if self._key is None else {"Authorization": f"Bearer {self._key}"}
-
-    def _session(self, headers: Mapping[str, str]) -> aiohttp.ClientSession:
-        return aiohttp.ClientSession(connector=self._connector, connector_owner=False, headers=headers)
 
 
 def _on_signals() -> asyncio.Event:

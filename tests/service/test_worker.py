@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from pydantic import SecretStr
+from tokenizers import Tokenizer
 from typer.testing import CliRunner
 
 from programs.errors import StoreUnavailableError
@@ -19,6 +20,7 @@ from service.settings import Settings
 from tests.conftest import Front, engine_options, running_front
 from tests.fake_engine import running_fake_engine
 from tests.fake_engine.running import FakeEngine
+from tests.model_files import tiny_model_dir
 from tests.programs.jobs.programs import serving_profile
 from tests.worker_process import running_worker
 
@@ -84,6 +86,21 @@ async def test_without_the_fronts_key_it_says_so_and_ends(store: str, model_dir:
         with running_worker(front.url, store, model_dir) as worker:
             assert await asyncio.to_thread(worker.process.wait, 60) == 1
             assert "needs its API key" in worker.output.splitlines()[-1]
+
+
+@pytest.mark.slow
+async def test_with_another_model_than_the_fronts_it_says_so_and_ends(
+    store: str, model_dir: Path, profile: str, tmp_path: Path
+) -> None:
+    other = tiny_model_dir(tmp_path / "other")
+    tokenizer = Tokenizer.from_file(str(other / "tokenizer.json"))
+    tokenizer.add_tokens(["café"])
+    tokenizer.save(str(other / "tokenizer.json"))
+    (other / "config.json").write_text('{"max_position_embeddings": 4096, "vocab_size": 1000}')
+    async with stage(store, model_dir, profile) as (front, _):
+        with running_worker(front.url, store, other) as worker:
+            assert await asyncio.to_thread(worker.process.wait, 60) == 1
+            assert worker.output.splitlines()[-1] == f"antiphon: {front.url} serves another model than {other}"
 
 
 @pytest.mark.slow
