@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 from pydantic_core import from_json
@@ -23,9 +23,13 @@ from programs.runtime.prompt import OpenDocument, Passage, Prompt
 T = TypeVar("T")
 
 _QUOTES = 3
-_REMINDER_CHARS = 300
-_SHORT_CHARS = 2_000
-"""A document without a reminder of how it begins."""
+_REMINDER_TOKENS = 48
+"""At least; so many more that a page of an engine's cache ends with the prompt that questions share: of whole pages,
+nothing is computed again for each question."""
+_PAGE_TOKENS = 64
+"""Or a divisor of it, as SGLang's page sizes are."""
+_SHORT_TOKENS = 512
+"""Of a document without a reminder."""
 _SENTENCE_END = re.compile(r"(?<=[.!?])\s+")
 _SENTENCE_WORDS = 5
 """A shorter sentence of an answer may be found anywhere, and stand for nothing there."""
@@ -56,29 +60,28 @@ class Answer:
 
 @dataclass(frozen=True)
 class Reading:
-    """What a model reads at once: a document, or a piece of it. `text` is the whole document's."""
+    """What a model reads at once: a document, or a piece of it. `text` is the whole document's.
+
+    The first `reminder` tokens of the document are shown once more after it: small models forget what they read first,
+    and a piece does not say what it is a piece of.
+    """
 
     passage: Passage
     text: Quotable
     title: str
+    reminder: int = 0
 
     @property
     def prompt(self) -> Prompt:
         """What all questions follow, and all that they have in common."""
-        head = f"Read {self.title} to answer questions about it.\n\n<document>\n"
-        return Prompt((head, self.passage, f"\n</document>\n\n{self._reminder}{_INSTRUCTION}"))
+        head, end = f"Read {self.title} to answer questions about it.\n\n<document>\n", "\n</document>\n\n"
+        if not self.reminder:
+            return Prompt((head, self.passage, f"{end}{_INSTRUCTION}"))
+        again = self.passage.document.passage(0, self.reminder)
+        return Prompt((head, self.passage, f"{end}The document begins with: ", again, f" …\n\n{_INSTRUCTION}"))
 
     def asked(self, question: str) -> Prompt:
         return self.prompt.then(f" {question}")
-
-    @property
-    def _reminder(self) -> str:
-        """Small models forget what they read first, and a part does not say what it is a part of."""
-        text = self.passage.document.document.text
-        if len(text) < _SHORT_CHARS:
-            return ""
-        begin = " ".join(text[:_REMINDER_CHARS].split())
-        return f"The document begins with: {begin} …\n\n"
 
     def cited(self, quotes: Sequence[str]) -> tuple[Citation, ...]:
         return citations(self.passage.document.document, self.text, quotes, self.passage.chars)
@@ -102,7 +105,8 @@ class Questioner:
         document = await self.context.document(document_id)
         name, text = document.document.name, Quotable(document.document.text)
         parts = pieces(document, room := self._room(document), room)
-        readings = [Reading(part, text, _title(name, number, len(parts))) for number, part in enumerate(parts, 1)]
+        titles = [_title(name, number, len(parts)) for number in range(1, len(parts) + 1)]
+        readings = [self._reminding(Reading(part, text, title)) for part, title in zip(parts, titles, strict=True)]
         self.total += len(readings) * len(self.questions)
         return readings
 
@@ -168,9 +172,18 @@ class Questioner:
         self.done += 1
         self.context.progress(self.done, self.total, message)
 
+    def _reminding(self, reading: Reading) -> Reading:
+        if len(reading.passage.document) < _SHORT_TOKENS:
+            return reading
+        reading = replace(reading, reminder=_REMINDER_TOKENS)
+        shared = len(self.context.prompts.open_ids(reading.prompt))
+        return replace(reading, reminder=_REMINDER_TOKENS + -shared % _PAGE_TOKENS)
+
     def _room(self, document: OpenDocument) -> int:
         """Tokens that the longest question and its answer leave. Raises ContextLengthError when they leave too few."""
-        empty = Reading(Passage(document, 0, 0), Quotable(""), _title(document.document.name, 999, 1000))
+        longest_reminder = min(len(document), _REMINDER_TOKENS + _PAGE_TOKENS)
+        title = _title(document.document.name, 999, 1000)
+        empty = Reading(document.passage(0, 0), Quotable(""), title, longest_reminder)
         longest = max(self.context.length(empty.asked(question)) for question in self.questions)
         room = self.context.context_length - longest - self.max_tokens
         if room < self.context.context_length // 3:

@@ -39,11 +39,12 @@ class Citation:
 
 
 def citations(document: Document, text: Quotable, quotes: Iterable[str], near: Range | None) -> tuple[Citation, ...]:
-    """Of each of `quotes` that is found in `text`, which is the document's, once each."""
-    places = [place for quote in quotes if (place := text.find(quote, near)) is not None]
+    """Of each of `quotes` that is found in `text`, which is the document's, but for those within another."""
+    places = dict.fromkeys(place for quote in quotes if (place := text.find(quote, near)) is not None)
     return tuple(
         Citation(document.id, start, end, document.page_at(start), document.text[start:end])
-        for start, end in dict.fromkeys(places)
+        for start, end in places
+        if not any(low <= start and end <= high for low, high in places if (low, high) != (start, end))
     )
 
 

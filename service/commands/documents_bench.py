@@ -180,7 +180,8 @@ async def _as_chats(
     before, started = await _computed(counter), time.perf_counter()
 
     async def ask(question: str) -> Reply:
-        message, options = Message("user", f"{text}\n\n{question}"), {"max_tokens": plan.max_tokens, "temperature": 0}
+        message = Message("user", f"{text}\n\n{question}")
+        options = {"max_tokens": plan.max_tokens, "temperature": 0, "ignore_eos": True}  # to write as much as JSON does
         reply = await endpoint.complete(models[0], [message], (), options)
         on_answer()
         return reply

@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from programs.library.citations import Quotable
+from programs.documents.document import Document, Page
+from programs.library.citations import Quotable, citations
 
 LEASE = (
     "1. Term. The lease begins on 1 March 2024 and ends on 28 February 2029.\n\n"
@@ -94,6 +95,15 @@ def test_a_part_of_a_quote_counts_only_in_what_was_read() -> None:
 
     assert Quotable(text).find(quote, near=(56, 112)) == (56, 101)
     assert Quotable(text).find(quote, near=(80, 112)) is None
+
+
+def test_a_quote_within_another_is_not_cited_beside_it() -> None:
+    document = Document("doc_1", "lease.txt", "text/plain", len(LEASE), LEASE, (Page(7, 0, len(LEASE)),), 0.0)
+    quotes = ["the lease begins", "The lease begins on 1 March 2024", "Notice", "Notice", "nowhere"]
+
+    cited = citations(document, Quotable(LEASE), quotes, None)
+
+    assert [(one.quote, one.page) for one in cited] == [("The lease begins on 1 March 2024", 7), ("Notice", 7)]
 
 
 def test_a_quote_in_a_large_text_is_found_without_delay() -> None:
