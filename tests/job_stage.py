@@ -56,13 +56,17 @@ class Stage:
     async def steps(self, job: str) -> dict[Any, Any]:
         return await cast("Awaitable[dict[Any, Any]]", self.redis.hgetall(f"antiphon:{{{job}}}:steps"))
 
+    async def holder(self, job: str) -> ForkedWorker | None:
+        """The worker that runs it."""
+        lease = await self.redis.get(f"antiphon:{{{job}}}:lease")
+        return self.workers.get(lease.decode().partition("/")[0]) if isinstance(lease, bytes) else None
+
     async def kill_holder(self, job: str) -> bool:
         """kill -9 of the worker that runs it, if one does; another one takes its place."""
-        lease = await self.redis.get(f"antiphon:{{{job}}}:lease")
-        name = lease.decode().partition("/")[0] if isinstance(lease, bytes) else ""
-        worker = self.workers.pop(name, None)
+        worker = await self.holder(job)
         if worker is None:
             return False
+        del self.workers[worker.name]
         worker.kill()
         self.start_worker()
         return True

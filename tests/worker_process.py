@@ -102,6 +102,10 @@ class ForkedWorker:
         self._process.kill()
         self._process.join()
 
+    def signal(self, number: signal.Signals) -> None:
+        assert self._process.pid is not None
+        os.kill(self._process.pid, number)
+
 
 def _work(settings: dict[str, Any]) -> None:
     asyncio.run(work(WorkerSettings(**settings)))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import signal
 import subprocess
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
@@ -108,6 +109,28 @@ async def test_a_worker_killed_while_many_steps_run_at_once_changes_nothing(
     assert same_result(killed, undisturbed)
     assert len(kills) >= 5
     assert stored[0].keys() == stored[1].keys()
+
+
+@pytest.mark.slow
+async def test_a_worker_that_stood_still_and_lost_its_job_changes_nothing_when_it_goes_on(
+    store: str, model_dir: Path, tmp_path: Path
+) -> None:
+    async with over_fake_engine(store, model_dir, tmp_path, **ENGINE) as (stage, engine):
+        job = await stage.submit("relay", steps=10, max_tokens=16)
+        async with asyncio.timeout(60):
+            while len(await stage.steps(job)) < 3 or (still := await stage.holder(job)) is None:
+                await asyncio.sleep(0.01)
+        still.signal(signal.SIGSTOP)
+        ended = await stage.ended(job)
+        asked, steps = len(engine.state.finished), await stage.steps(job)
+        for worker in stage.workers.values():  # what comes next is left to the one that stood still
+            worker.signal(signal.SIGCONT if worker is still else signal.SIGSTOP)
+        other = await stage.ended(await stage.submit("relay", steps=1))
+        assert (await stage.jobs.get(job)).outcome == ended.outcome
+        assert await stage.steps(job) == steps
+    assert (len(output_of(ended)["said"]), len(output_of(other)["said"])) == (10, 1)
+    assert len(steps) == 10
+    assert len(engine.state.finished) <= asked + 2  # the job after it, and what was under way when it stood still
 
 
 @contextmanager
