@@ -24,7 +24,7 @@ runtime: Any = importlib.import_module("sglang.lang.backend.runtime_endpoint")
 choices: Any = importlib.import_module("sglang.lang.choices")
 sglang_tests: Any = importlib.import_module("sglang.test.test_programs")
 
-MOST_TOKENS = 16
+MOST_TOKENS = 12
 ELSEWHERE = {
     "test_image_qa",  # wants a model that sees, and a file beside it
     "test_completion_speculative",  # of other companies' APIs

@@ -216,6 +216,29 @@ async def test_a_list_of_prompts_is_scored_alike(twins: Twins) -> None:
     assert shapes[0] == shapes[1]
 
 
+async def test_a_list_has_names_salts_and_spellings_of_its_own(twins: Twins) -> None:
+    prompt = fresh(3 * twins.real.page_size)
+    text = {"text": ["Hello world", "Hi"], "return_logprob": True, "return_text_in_logprobs": True}
+    for side in (twins.real, twins.fake):
+        await side.whole(prompt, 0, cache_salt="a", extra_key="a")
+        salts = ["a", "b"]
+        body = {"input_ids": [[*prompt, 7]] * 2, "rid": [prompt_name(1), prompt_name(2)], "cache_salt": salts}
+        _, answers = await side.post(
+            "/generate", {**body, "extra_key": salts, "sampling_params": {"max_new_tokens": 0}}
+        )
+        assert [answer["meta_info"]["id"] for answer in answers] == body["rid"]
+        assert [answer["meta_info"]["cached_tokens"] for answer in answers] == [len(prompt), 0]
+        _, spelled = await side.post(
+            "/generate", {**text, "logprob_start_len": 0, "sampling_params": {"max_new_tokens": 0}}
+        )
+        words = ["".join(row[2] for row in answer["meta_info"]["input_token_logprobs"]) for answer in spelled]
+        assert words == text["text"]
+
+
+def prompt_name(number: int) -> str:
+    return f"{random.getrandbits(96):024x}{number:08x}"
+
+
 async def test_information_has_the_same_shape(twins: Twins) -> None:
     assert shape(await twins.fake.get("/v1/models")) == shape(await twins.real.get("/v1/models"))
     real, fake = await twins.real.get("/v1/loads"), await twins.fake.get("/v1/loads")

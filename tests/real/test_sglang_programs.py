@@ -11,8 +11,10 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 
+from programs.tokenizer import Tokenizer
 from service.settings import Settings
 from tests.conftest import engine_options, running_front
 from tests.fake_engine.fleet import running_fleet
@@ -25,7 +27,7 @@ CLEAN = {"test_dtype_gen", "test_regex", "test_select", "test_spelled", "test_st
 """Those that want no sense of a model: a random one passes them."""
 RACY = "test_stream_logprobs"
 """Its program's thread writes what its reader reads: when the reader is late, a piece of logprobs is lost to it."""
-_LIMIT_S = 240
+_LIMIT_S = 400
 
 Transcript = dict[str, dict[str, Any]]
 
@@ -91,7 +93,7 @@ def flush(url: str) -> None:
         assert answer.status == 200
 
 
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(900)
 async def test_programs_are_told_the_same_by_a_front_and_by_its_engine(
     qwen3_engine: BackgroundEngine, qwen3_random_dir: Path, engine_python: Path, tmp_path: Path
 ) -> None:
@@ -118,7 +120,7 @@ async def over_two(store: str, model_dir: Path) -> AsyncIterator[tuple[str, str]
             yield alone.url, front.url
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(600)
 async def test_programs_over_several_replicas_are_told_what_one_would_tell_them(
     store: str, model_dir: Path, engine_python: Path, tmp_path: Path
 ) -> None:
@@ -131,3 +133,25 @@ async def test_programs_over_several_replicas_are_told_what_one_would_tell_them(
     assert words(ours) == words(bare)
     assert outcomes(ours) == outcomes(bare)
     assert sum(len(answers) for answers in words(ours).values()) > 40
+
+
+TEXTS = [
+    "Hi",
+    "<|im_start|>user\nHi<|im_end|>",
+    " caf\u00e9\u0301 \u65e5\u672c\u8a9e \U0001f600\n\n",
+    "a  b\t<think>",
+    "x" * 2000,
+]
+
+
+async def test_a_text_is_placed_by_the_ids_that_the_engine_makes_of_it(
+    qwen3_engine: BackgroundEngine, qwen3_random_dir: Path
+) -> None:
+    """As `/generate` encodes it: with what the tokenizer puts around it, and control tokens read."""
+    tokenizer = Tokenizer.load(qwen3_random_dir)
+    async with httpx.AsyncClient(base_url=qwen3_engine.url, timeout=60) as http:
+        for text in TEXTS:
+            ids = (await http.post("/tokenize", json={"prompt": text})).json()["tokens"]
+            assert tokenizer.encode_raw(text).tolist() == ids
+            body = {"text": text, "sampling_params": {"max_new_tokens": 0}}
+            assert (await http.post("/generate", json=body)).json()["meta_info"]["prompt_tokens"] == len(ids)

@@ -12,11 +12,14 @@ from typing import Any
 import aiohttp
 import httpx
 import pytest
+from pydantic import SecretStr
 
 from router.engine.client import EngineClient
 from router.errors import EngineRefusedError
 from router.request import GenerateRequest, Sampling
-from tests.conftest import CONTEXT, Front, front_on
+from service.settings import Settings
+from tests.conftest import CONTEXT, Front, engine_options, front_on, running_front
+from tests.fake_engine import running_fake_engine
 from tests.fake_engine.running import FakeEngine
 
 TIMES = {
@@ -294,3 +297,24 @@ async def test_a_body_without_someone_waiting_waits_behind_the_others(
         assert [one.body.get("cache_salt") for one in engine.state.finished][-2:] == ["chat", "flex"]
         refused = await asked(http, front.url, body, X_Antiphon_Service_Tier="soon")
         assert refused.status_code == 400
+
+
+async def test_images_go_to_the_engine_as_they_are_and_are_part_of_the_prompt(
+    front: Front, engine: FakeEngine, http: httpx.AsyncClient
+) -> None:
+    image = "iVBORw0KGgo="
+    for given in (image, [f"data:image/png;base64,{image}"]):
+        answer = await asked(http, front.url, {"text": "hello", "image_data": given, "modalities": ["image"]})
+        assert answer.status_code == 200
+        assert engine.last.body["image_data"] == given
+        assert engine.last.body["modalities"] == ["image"]
+    assert front.in_flight == 0
+
+
+async def test_someone_elses_key_opens_nothing(store: str, model_dir: Any, http: httpx.AsyncClient) -> None:
+    async with running_fake_engine(engine_options(model_dir)) as engine:
+        settings = Settings(engines=(engine.url,), model_dir=model_dir, store_url=store, api_key=SecretStr("secret"))
+        async with running_front(settings) as front:
+            for key, status in (("wrong", 401), ("secret", 200)):
+                answer = await asked(http, front.url, {"text": "hello"}, Authorization=f"Bearer {key}")
+                assert answer.status_code == status
