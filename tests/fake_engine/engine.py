@@ -39,7 +39,7 @@ class Engine:
         self._turn = itertools.cycle(range(options.dp_size))
         self._publishers: list[EventPublisher] = []
         self.held: dict[str, Request] = {}
-        """Requests the server knows, by rid: not answered to the end, or not aborted yet after their client left."""
+        """Requests the server has not answered to the end, by rid."""
         self.started_s = time.monotonic()
         self._die = die
 
@@ -88,7 +88,6 @@ class Engine:
             scheduler.publish = publisher.publish
 
     def submit(self, request: Request) -> None:
-        request.submitted = True
         if self.options.dp_size > 1 and request.rank is None:
             request.rank = next(self._turn)
         elif self.options.dp_size == 1:
@@ -121,10 +120,7 @@ class Engine:
                 request.weight_version = self.weights.version
                 yield
         finally:
-            if request.done.done() or not request.submitted:
-                del self.held[request.rid]
-            else:  # its client is gone, and it goes on for a while
-                request.done.add_done_callback(lambda _: self.held.pop(request.rid, None))
+            del self.held[request.rid]
 
     async def swap(self, path: str, version: str | None) -> bool:
         """Whether there is such a model; nothing cached is left then."""

@@ -95,7 +95,6 @@ class Request:
     received_s: float = field(default_factory=time.monotonic)
 
     weight_version: str = "default"
-    submitted: bool = False
 
     # Progress, written by the scheduler only.
     fill: bytes = b""

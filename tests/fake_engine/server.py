@@ -169,7 +169,7 @@ class Endpoints:
         try:
             await asyncio.sleep(self._engine.faults.take_delay())
             self._engine.submit(request)
-            await asyncio.shield(request.done)  # the request outlives its client for a while
+            await request.done
         except asyncio.CancelledError:
             self._engine.client_gone(request)
             raise
