@@ -156,14 +156,14 @@ def _urgency(request: Request) -> Urgency:
 
 async def _events(first: bytes, rest: AsyncGenerator[bytes]) -> AsyncGenerator[bytes]:
     """As an engine streams. An error that comes too late for the status line is an event, as it would be there."""
-    yield _event(first)
-    try:
-        async with aclosing(rest) as answers:
+    async with aclosing(rest) as answers:
+        yield _event(first)
+        try:
             async for answer in answers:
                 yield _event(answer)
-    except RouterError as error:
-        body = error_body(error)
-        yield _event(orjson.dumps({"error": {"message": body.message, "type": body.type, "code": body.status}}))
+        except RouterError as error:
+            body = error_body(error)
+            yield _event(orjson.dumps({"error": {"message": body.message, "type": body.type, "code": body.status}}))
     yield DONE
 
 

@@ -149,6 +149,19 @@ async def test_salts_keep_prompts_apart_and_only_narrow(
     assert engine.last.body["cache_salt"] == engine.last.body["extra_key"] == "ab"
 
 
+async def test_a_stream_that_breaks_ends_in_an_error_that_no_client_takes_for_an_answer(
+    front: Front, engine: FakeEngine, http: httpx.AsyncClient
+) -> None:
+    engine.fail(cut_next=1, cut_after_tokens=3)
+    body = {"text": "hello", "sampling_params": {"max_new_tokens": 8, "ignore_eos": True}, "stream": True}
+    *told, error, done = events((await asked(http, front.url, body)).text)
+    assert [len(one["output_ids"]) for one in told] == [1, 2]
+    assert error["error"]["code"] == 503
+    assert "broke off" in error["error"]["message"]
+    assert done == "[DONE]"
+    assert front.in_flight == 0
+
+
 async def test_our_own_client_takes_the_front_for_an_engine(front: Front) -> None:
     prompt = array("I", range(3, 43))
     async with aiohttp.ClientSession() as session:
