@@ -17,6 +17,7 @@ import pytest
 from programs.tokenizer import Tokenizer
 from service.settings import Settings
 from tests.conftest import engine_options, running_front
+from tests.fake_engine import FakeEngine
 from tests.fake_engine.fleet import running_fleet
 from tests.real.engines import BackgroundEngine
 from tests.real.front import running_stack
@@ -111,25 +112,30 @@ async def test_programs_are_told_the_same_by_a_front_and_by_its_engine(
 
 
 @asynccontextmanager
-async def over_two(store: str, model_dir: Path) -> AsyncIterator[tuple[str, str]]:
-    """URLs of an engine, and of a front over two others of the same model."""
+async def over_two(store: str, model_dir: Path) -> AsyncIterator[tuple[FakeEngine, str, list[FakeEngine]]]:
+    """An engine, and the URL of a front over two others of the same model."""
     options = engine_options(model_dir, model_path=str(model_dir), context_length=16384)
     async with running_fleet(3, options) as (alone, *replicas):
         settings = Settings(engines=tuple(one.url for one in replicas), model_dir=model_dir, store_url=store)
         async with running_front(settings) as front:
-            yield alone.url, front.url
+            yield alone, front.url, replicas
 
 
 @pytest.mark.timeout(600)
 async def test_programs_over_several_replicas_are_told_what_one_would_tell_them(
     store: str, model_dir: Path, engine_python: Path, tmp_path: Path
 ) -> None:
-    """To the letter: these engines are sure of every token, however they computed it."""
-    async with over_two(store, model_dir) as (bare_url, front_url):
+    """To the letter: these engines are sure of every token, however they computed it. And what the programs' calls
+    share is computed once, not on every replica.
+    """
+    async with over_two(store, model_dir) as (alone, front_url, replicas):
         bare, ours = await asyncio.gather(
-            transcript(engine_python, bare_url, tmp_path / "bare.json"),
+            transcript(engine_python, alone.url, tmp_path / "bare.json"),
             transcript(engine_python, front_url, tmp_path / "ours.json"),
         )
+        computed = [one.state.prefilled_tokens for one in replicas]
+        assert min(computed) > 0
+        assert sum(computed) < 1.1 * alone.state.prefilled_tokens
     assert words(ours) == words(bare)
     assert outcomes(ours) == outcomes(bare)
     assert sum(len(answers) for answers in words(ours).values()) > 40
