@@ -26,7 +26,7 @@ def html_text(raw: bytes, charset: str | None) -> str:
 
 def markdown_of(html: str) -> str:
     """Headings, lists, tables, emphasis and links as Markdown; a picture as what is said to stand for it."""
-    soup = BeautifulSoup(html, "html.parser")
+    soup = BeautifulSoup(html, "lxml")
     title = " ".join(soup.title.get_text().split()) if soup.title and not soup.h1 else ""
     for unseen in soup(_UNSEEN):
         unseen.decompose()

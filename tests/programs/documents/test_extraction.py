@@ -116,6 +116,10 @@ def test_html_is_what_its_reader_sees() -> None:
     ]
 
 
+def test_html_is_read_as_browsers_do_where_ends_are_left_out() -> None:
+    assert read(b"<ul><li>a<li>b</ul><table><tr><td>1<td>2</table>", HTML).text.startswith("- a\n- b\n")
+
+
 def test_html_without_a_heading_has_its_title_for_one() -> None:
     assert (read(b"<title>The  page</title><p>Text.", HTML)).text == "# The page\n\nText.\n"
 
