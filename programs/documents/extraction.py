@@ -59,7 +59,7 @@ def extracted(file: BinaryIO, request: ExtractionRequest) -> Extracted | Refused
         return _extracted(file, request)
     except DocumentError as error:
         return Refused(type(error).__name__, str(error))
-    except MemoryError:
+    except (MemoryError, SystemError):  # the latter, when a parser in C forgets to say which
         return _unreadable(f"reading it takes more than {request.limits.memory_bytes} bytes of memory")
     except RecursionError:
         return _unreadable("it is nested too deeply")

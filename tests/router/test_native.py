@@ -107,10 +107,12 @@ async def test_a_list_weighs_what_all_of_it_weighs() -> None:
 async def test_what_fails_before_its_first_byte_is_asked_of_another_replica(status: int) -> None:
     async with routed(2) as (router, engines):
         for stream in (False, True):
-            engines["a"].fail(fail_next=1, fail_status=status)
-            engines["b"].fail(fail_next=1, fail_status=status)
+            for engine in engines.values():  # for as long as it takes: their health is asked about by generating, too
+                engine.fail(fail_next=100, fail_status=status)
             with pytest.raises(NoReplicaError if status == 503 else Exception, match=str(status)):
                 await answers(router, native(ids(40, seed=1), stream=stream))
+            for engine in engines.values():
+                engine.fail(fail_next=0)
             await until(lambda: all(one.available for one in router.replicas.values()))
             engines["a"].fail(fail_next=1, fail_status=status)
             first = (await answers(router, native(ids(40, seed=2), stream=stream)))[-1]
