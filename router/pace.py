@@ -11,7 +11,7 @@ _WEIGHTY_TOKENS = 4096
 _TOKEN_SHARE = 0.02
 _SLICE_S = 0.1
 _LEAST_SLICE = 64
-_LEAST_SLICE_OF = {"torch_native": 256}
+_LEAST_SLICE_OF = {"torch_native": 1024}
 """It pays for every slice with all that is before it."""
 _WORTH_TOKENS = 16
 

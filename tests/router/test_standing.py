@@ -118,8 +118,8 @@ def test_a_slice_takes_a_tenth_of_a_second_and_is_worth_a_request() -> None:
 def test_a_slice_is_longer_where_each_one_pays_for_all_before_it() -> None:
     pace = measured(500, 1.0)
     pace.attends_by("torch_native")
-    assert pace.slice_tokens == 256
+    assert pace.slice_tokens == 1024
     pace.prefilled(4096, 8.0)
-    assert pace.slice_tokens == 256
+    assert pace.slice_tokens == 1024
     pace.attends_by("flashinfer")
     assert pace.slice_tokens == 64
