@@ -18,7 +18,9 @@ Antiphon serves {site.model_name} at {site.base_url}/v1
 
 {_indented(snippet(site))}
 
-A worker runs jobs: curl {site.base_url}/v1/programs says which, and docs/jobs.md how.
+A worker runs programs over documents of yours (docs/programs.md):
+
+  antiphon ask README.md "What is this?" --url {site.base_url}
 
 Sessions, models and logs are in {site.settings.data_dir}. Ctrl-C stops everything.
 """
