@@ -7,7 +7,6 @@ order follows from the documents and the questions alone: a run that begins agai
 from __future__ import annotations
 
 import asyncio
-import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
@@ -17,6 +16,7 @@ from pydantic_core import from_json
 from programs.errors import ContextLengthError
 from programs.library.citations import Citation, Quotable, citations
 from programs.library.pieces import pieces
+from programs.library.sentences import SENTENCE_END, before_repetition, sentences
 from programs.runtime.context import ProgramContext
 from programs.runtime.prompt import OpenDocument, Passage, Prompt
 
@@ -30,7 +30,6 @@ _PAGE_TOKENS = 64
 """Or a divisor of it, as SGLang's page sizes are."""
 _SHORT_TOKENS = 512
 """Of a document without a reminder."""
-_SENTENCE_END = re.compile(r"(?<=[.!?])\s+")
 _SENTENCE_WORDS = 5
 """A shorter sentence of an answer may be found anywhere, and stand for nothing there."""
 
@@ -257,16 +256,12 @@ def _object(text: str) -> dict[str, Any]:
 
 def _whole_sentences(text: str) -> str:
     """`text`, which was cut off, up to where its last sentence begins or one comes again; all, if that is the first."""
-    seen: set[str] = set()
-    start = 0
-    for match in _SENTENCE_END.finditer(text):
-        sentence = text[start : match.start()]
-        if sentence in seen:
-            break
-        seen.add(sentence)
-        start = match.end()
-    return text[:start].rstrip() or text
+    said = before_repetition(text)
+    if said != text:
+        return said
+    *_, last = [0, *(match.end() for match in SENTENCE_END.finditer(text))]
+    return text[:last].rstrip() or text
 
 
 def _sentences(text: str) -> list[str]:
-    return [sentence for sentence in _SENTENCE_END.split(text) if len(sentence.split()) >= _SENTENCE_WORDS]
+    return [sentence for sentence in sentences(text) if len(sentence.split()) >= _SENTENCE_WORDS]

@@ -6,7 +6,6 @@ that begins again takes the same steps.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal
@@ -14,10 +13,10 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 
 from programs.library.pieces import pieces
+from programs.library.sentences import SENTENCE_END, before_repetition
 from programs.runtime.context import ProgramContext
 from programs.runtime.prompt import OpenDocument, Passage, Prompt
 
-_SENTENCE_END = re.compile(r"[.!?…](?=\s)")
 _WORDS_PER_TOKEN = 0.6
 _SLACK_TOKENS = 32
 """Room for numbers that get longer."""
@@ -166,8 +165,11 @@ class _Summary:
 
 
 def _whole(text: str) -> str:
-    """What was cut, up to the last end of a sentence in its second half, if there is one."""
-    ends = [end.end() for end in _SENTENCE_END.finditer(text, len(text) // 2)]
+    """What was cut, up to where it repeats itself, or else to the last end of a sentence in its second half."""
+    said = before_repetition(text)
+    if said != text:
+        return said.strip()
+    ends = [end.start() for end in SENTENCE_END.finditer(text, len(text) // 2)]
     return text[: ends[-1]].strip() if ends else text.strip()
 
 

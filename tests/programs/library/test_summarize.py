@@ -95,12 +95,16 @@ async def test_a_document_that_fits_is_summarized_at_once(store: str, model_dir:
 @pytest.mark.parametrize(
     ("written", "summary"),
     [
-        ("The fox jumps. " * 3 + "The dog" + " going" * 50, "The fox jumps. The fox jumps. The fox jumps."),
+        (
+            "The fox jumps. Then it runs. Now it is here. The dog" + " going" * 50,
+            "The fox jumps. Then it runs. Now it is here.",
+        ),
+        ("The fox jumps. " + "It runs on. " * 50, "The fox jumps. It runs on."),
         ("One. " + " fox" * 100, None),
         (" fox" * 100, None),
     ],
 )
-async def test_a_summary_that_was_cut_ends_with_the_last_whole_sentence_of_its_second_half(
+async def test_a_summary_that_was_cut_ends_with_a_whole_sentence_and_says_none_twice(
     store: str, model_dir: Path, written: str, summary: str | None
 ) -> None:
     async with running_lab(store, model_dir) as lab:
