@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import random
+import secrets
 import statistics
 import time
+from array import array
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import aclosing
@@ -14,17 +17,24 @@ from typing import Any
 import aiohttp
 import pytest
 
-from router.request import Delta
+from router.engine.client import EngineClient
+from router.registry.spec import ReplicaSpec
+from router.request import Delta, GenerateRequest, Sampling
+from router.router import Router
+from router.server import Watch
 from tests.real.duo import CAPACITY, Duo, asked, cacheable, routed, running_duo
 from tests.real.engines import BackgroundEngine
 from tests.real.front import Stack, running_fronts
 from tests.real.published import PAGE, Side, fresh
 from tests.real.talk import Resending, Seen
-from tests.real.ties import NEAR_TIE, ids_of, tie_at
+from tests.real.ties import NEAR_TIE, ids_of, tie_at, tokens_of
 
-pytestmark = [pytest.mark.engine, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.engine, pytest.mark.timeout(900)]
 
 GREEDY: dict[str, Any] = {"temperature": 0.0, "max_tokens": 12, "extra_body": {"logit_bias": {"151643": -100}}}
+
+TOKENS = 80
+ENDS = ((151643, -100.0), (151645, -100.0))
 
 Engines = dict[str, BackgroundEngine]
 
@@ -252,3 +262,67 @@ async def ready_again(http: aiohttp.ClientSession, front: str, name: str) -> dic
                 found: dict[str, Any] = listed[name]
                 return found
             await asyncio.sleep(0.02)
+
+
+def greedy(prompt: array[int], home: str, **sampling: float) -> GenerateRequest:
+    sampled = Sampling(max_new_tokens=TOKENS, temperature=0.0, logit_bias=ENDS, **sampling)  # type: ignore[arg-type]
+    return GenerateRequest(secrets.token_hex(16), prompt, sampled, home=home, top_logprobs=2)
+
+
+async def generated(
+    router: Router, request: GenerateRequest, after: int = 0, then: Callable[[str], None] = lambda _: None
+) -> list[Delta]:
+    """All deltas; `then` is told the replica once there are so many tokens, in a thread."""
+    seen: list[Delta] = []
+    count = 0
+    async with aclosing(router.generate(request)) as deltas:
+        async for delta in deltas:
+            seen.append(delta)
+            count, before = count + len(delta.token_ids), count
+            if before < after <= count:
+                await asyncio.to_thread(then, delta.replica)
+    return seen
+
+
+async def settled(router: Router) -> None:
+    async with asyncio.timeout(60):
+        while not all(replica.available for replica in router.replicas.values()):
+            await asyncio.sleep(0.05)
+
+
+@pytest.mark.parametrize(("kills", "penalty"), [(2, 0.0), (1, 0.5)])
+async def test_a_stream_outlives_the_engine_that_makes_it(engines: Engines, kills: int, penalty: float) -> None:
+    chance = random.Random(4)
+    ties: list[tuple[int, float]] = []
+    async with aiohttp.ClientSession() as session:
+        specs = [ReplicaSpec(name, engine.url) for name, engine in engines.items()]
+        watch = Watch(probe_every_s=1.0, retry_every_s=0.2)
+        async with Router(lambda spec: EngineClient(spec.name, spec.url, session), specs, watch=watch) as router:
+            for kill in range(kills):
+                await settled(router)
+                prompt = array("I", (chance.randrange(1000, 100_000) for _ in range(chance.randrange(20, 60))))
+                once = greedy(prompt, chance.choice(sorted(engines)), frequency_penalty=penalty)
+                unbroken = await generated(router, once)
+                after = chance.randrange(1, TOKENS - 10)
+                killed: list[str] = []
+
+                def end(name: str, killed: list[str] = killed) -> None:
+                    engines[name].kill()
+                    killed.append(name)
+
+                home = unbroken[-1].replica
+                again = greedy(prompt, home, frequency_penalty=penalty)
+                broken = await generated(router, again, after, end)
+                assert (broken[-1].resumes, killed) == (1, [home])
+                assert broken[-1].replica != home
+                assert broken[-1].finish == unbroken[-1].finish
+                assert len(ids_of(broken)) == TOKENS
+                assert [one.token_id for one in tokens_of(broken)] == ids_of(broken)
+                assert ids_of(broken)[:after] == ids_of(unbroken)[:after]
+                if tie := tie_at(unbroken, broken):
+                    ties.append(tie)
+                    print(f"kill {kill} after {after}: they part at {tie[0]}, between tokens {tie[1]:.4f} apart")
+                    assert tie[1] < NEAR_TIE
+                await asyncio.to_thread(engines[home].restart)
+            assert router.in_flight() == 0
+    print(f"penalty {penalty}: {len(ties)} of {kills} parted at a near tie")
