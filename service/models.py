@@ -35,6 +35,7 @@ async def get_model(request: Request, name: str) -> dict[str, object]:
 def _model(services: Services) -> dict[str, object]:
     model, settings = services.sessions.model, services.settings
     info = services.router.info
+    given = _serves_as_given(services)
     return {
         "id": model.name,
         "object": "model",
@@ -43,8 +44,14 @@ def _model(services: Services) -> dict[str, object]:
         "max_model_len": info.context_length if info else model.context_length,
         # For whoever measures: what the figures are of.
         "engine": {
-            "profile": settings.engine_profile,
-            "hash": settings.engine_profile_hash,
+            "profile": settings.engine_profile if given else None,
+            "hash": settings.engine_profile_hash if given else None,
             "sglang": info.version if info else None,
         },
     }
+
+
+def _serves_as_given(services: Services) -> bool:
+    """Whether turns go to an engine that this front was started with, not to one that took its place."""
+    urls = {spec.url for spec in services.settings.replicas}
+    return any(one.client.url in urls and not one.draining for one in services.router.replicas.values())

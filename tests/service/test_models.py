@@ -6,6 +6,7 @@ import asyncio
 import json
 from pathlib import Path
 
+import httpx
 from typer.testing import CliRunner
 
 from service.cli import app
@@ -38,8 +39,17 @@ async def test_what_figures_are_of_is_told_to_whoever_measures(
         given = ["bench", "prefix", "--url", front.url, "--chats", "1", "--questions", "1", "--loop", "1"]
         given += ["--pause", "0", "--max-tokens", "4", "--json", str(measured)]
         ran = await asyncio.to_thread(CliRunner().invoke, app, given)
-    assert ran.exit_code == 0, ran.output
-    assert json.loads(measured.read_text())["behind"] == behind
+        assert ran.exit_code == 0, ran.output
+        assert json.loads(measured.read_text())["behind"] == behind
+
+        async with httpx.AsyncClient() as http:
+            (replica,) = (await http.get(front.url + "/admin/replicas")).json()["data"]
+            await http.post(f"{front.url}/admin/replicas/{replica['name']}/drain")
+            async with asyncio.timeout(10):
+                while (await get(front, f"/v1/models/{MODEL}")).json()["engine"] == behind:
+                    await asyncio.sleep(0.01)
+        replaced = (await get(front, f"/v1/models/{MODEL}")).json()["engine"]
+        assert (replaced["profile"], replaced["hash"]) == (None, None)
 
 
 async def test_what_the_template_does_to_prefixes_is_told(front: Front) -> None:
