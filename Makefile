@@ -9,7 +9,7 @@ ARGS ?=
 
 PACKAGES := service programs router tests scripts
 RUN := $(VENV)/bin/python -m
-FAST := $(RUN) pytest -n auto -m "not engine and not slow"
+A_PROCESS_A_CORE := $(RUN) pytest -n auto
 NONE_CHOSEN := 5
 export ANTIPHON_ENGINE_PYTHON = $(abspath $(ENGINE_VENV))/bin/python
 
@@ -31,11 +31,11 @@ engine:  ## Make ENGINE_VENV: SGLang (11 GB)
 	@$(PYTHON) scripts/environment.py $(ENGINE_VENV) requirements-engine.lock --heavy
 
 test: install engine lint types  ## Lint, types and all tests, those on a real engine included
-	$(FAST) $(ARGS) || [ $$? -eq $(NONE_CHOSEN) ]
-	$(RUN) pytest -m "engine or slow" $(ARGS) || [ $$? -eq $(NONE_CHOSEN) ]
+	$(A_PROCESS_A_CORE) -m "not engine" $(ARGS) || [ $$? -eq $(NONE_CHOSEN) ]
+	$(RUN) pytest -m engine $(ARGS) || [ $$? -eq $(NONE_CHOSEN) ]
 
 test-fast: install  ## Unit tests alone: no engine
-	$(FAST) $(ARGS)
+	$(A_PROCESS_A_CORE) -m "not engine and not slow" $(ARGS)
 
 lint: install  ## Check style
 	$(RUN) ruff check
