@@ -58,8 +58,10 @@ def choose(standings: Iterable[Standing], wanted: Wanted) -> Placement | None:
 
     Replicas in `tried` come into question again only when nothing else is left: they were full a moment ago.
     """
-    held = wanted.held.get
-    costs = [(_cost_s(one, wanted), one.in_flight, one.name, one) for one in standings]
+    held, prompt = wanted.held.get, wanted.prompt_tokens
+    costs = [(one.cost_s(max(1, prompt - held(one.name, 0))), one.in_flight, one.name, one) for one in standings]
+    if wanted.returning:
+        costs = [(cost + _displaced_s(one, wanted), number, name, one) for cost, number, name, one in costs]
     fresh = [cost for cost in costs if cost[2] not in wanted.tried] if wanted.tried else costs
     fresh = sorted(fresh or costs)
     if not fresh:
@@ -83,13 +85,10 @@ def choose(standings: Iterable[Standing], wanted: Wanted) -> Placement | None:
     )
 
 
-def _cost_s(one: Standing, wanted: Wanted) -> float:
-    """Seconds to its first token there, and those that others will need for what is dropped to make room for it."""
-    uncached = wanted.uncached(one.name)
-    cost = one.cost_s(uncached)
-    if wanted.returning:
-        cost += wanted.returning * max(0, uncached - wanted.room(one.name)) * one.pace.prefill_s
-    return cost
+def _displaced_s(one: Standing, wanted: Wanted) -> float:
+    """Seconds that others will need for what is dropped there to make room for the prompt."""
+    dropped = max(0, wanted.uncached(one.name) - wanted.room(one.name))
+    return wanted.returning * dropped * one.pace.prefill_s
 
 
 _Cost = tuple[float, int, str, Standing]
