@@ -99,7 +99,10 @@ class Flight:
         done = self.placement.cached
         while (end := (done + max(page, self._slice_tokens())) // page * page) < len(self.request.prompt_ids) - 1:
             cached = await self.replica.client.prefill(self.request.prompt_ids[:end], self.request.cache_salt)
-            self.sliced_cached = cached if self.sliced_cached is None else self.sliced_cached
+            if self.sliced_cached is None:
+                self.sliced_cached = cached
+            elif cached + page < done:
+                return
             if self._berth is not None:
                 self._berth.computed(end - done)
             done = end

@@ -164,6 +164,17 @@ async def test_a_document_is_prefilled_in_slices_and_reports_what_was_cached_bef
         assert (await served(router, request(prompt))).cached_tokens == 29_984
 
 
+async def test_a_document_whose_slices_are_dropped_goes_in_one_piece() -> None:
+    async with routed(1, chunked_prefill_size=512, prefill_tokens_per_s=20_000) as (router, engines):
+        before = engines["a"].state.received
+        serving = asyncio.create_task(served(router, request(text(30_000, seed=1))))
+        while not serving.done():
+            engines["a"].engine.flush()  # refused while anything runs: it comes between slices
+            await asyncio.sleep(0)
+        assert engines["a"].state.received - before < 10  # in slices to its end it is 17
+        assert (await serving).finish is not None
+
+
 async def test_a_slice_is_a_page_at_least() -> None:
     async with routed(1, chunked_prefill_size=4096, page_size=4096) as (router, _):
         assert (await served(router, request(text(30_000, seed=1)))).cached_tokens == 0

@@ -205,11 +205,11 @@ async def test_a_replica_that_flaps_is_left_alone_for_longer_and_longer() -> Non
         pauses: list[float] = []
         for _ in range(4):
             a.fail(fail_next=1)
+            asked = clock()
             await deltas_of(router, request(home="a"))
-            failed = clock()
             assert router.replicas["a"].breaker.state != "closed"
             await ready(router, "a")
-            pauses.append(clock() - failed)
+            pauses.append(clock() - asked)
         assert router.replicas["a"].breaker.state == "closed"
     assert pauses[1] >= 0.1
     assert pauses[2] >= 0.2
