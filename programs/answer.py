@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from programs.detokenizer import Detokenizer
-from programs.ids import pack
 from programs.tokenizer import Tokenizer
+from router.ids import pack
 
 _LEADING_TOKENS = 4
 """How many tokens of whitespace may stand before the reasoning, and between its end and the content."""

@@ -13,10 +13,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
-from programs.ids import unpack
 from programs.message import Message
 from programs.prompt import Known, Rendered, Spelling
 from programs.window import WindowState
+from router.ids import unpack
 
 HistoryMode = Literal["template", "append"]
 """Whether the template may drop what the engine produced (earlier reasoning, say), or all of it stays."""

@@ -16,7 +16,6 @@ from programs.errors import ContextLengthError
 from programs.explain import MissReason, Reuse
 from programs.finder import Found
 from programs.hygiene import HygieneChange, ordered_tools
-from programs.ids import common_prefix
 from programs.ledger import History, HistoryMode
 from programs.message import DIGEST_BYTES, Message
 from programs.model import ChatModel
@@ -24,6 +23,7 @@ from programs.prompt import Prompt, Spelling
 from programs.sizes import MessageSizes
 from programs.turn import TurnRequest
 from programs.window import Window, WindowPolicy, WindowState, anticipate, fit
+from router.ids import common_prefix
 from router.request import Sampling
 from router.router import Router
 

@@ -22,11 +22,11 @@ from typing import Any
 
 from programs.dialect import learn_dialect, spell_json
 from programs.errors import TemplateError
-from programs.ids import common_prefix
 from programs.marks import CONTENT, REASONING, Marked, Part, find_marked, first_of_each, mark, protect, strip_marks
 from programs.message import DIGEST_BYTES, Message, Tool, ToolCall, unify
 from programs.template import ChatTemplate
 from programs.tokenizer import ControlToken, Tokenizer
+from router.ids import common_prefix
 
 _CACHED_TOOL_LISTS = 64
 _CACHED_GENERATION_PROMPTS = 64

@@ -15,7 +15,6 @@ from programs.errors import TurnConflictError
 from programs.explain import Reuse
 from programs.finder import LedgerFinder, tag_of
 from programs.hygiene import DEFAULT_RULES, HygieneRule
-from programs.ids import common_prefix, pack
 from programs.ledger import History, HistoryMode, Turn, new_name
 from programs.message import Message, ToolCall
 from programs.model import ChatModel
@@ -25,6 +24,7 @@ from programs.store import NewTurn, Place, SessionStore
 from programs.turn import FinishedTurn, InConversation, StartedTurn, TurnCalls, TurnEvent, TurnRequest, TurnText
 from programs.window import WindowState, staying
 from router.errors import EngineBrokeError
+from router.ids import common_prefix, pack
 from router.request import Delta, Finish, GenerateRequest
 from router.router import Router
 

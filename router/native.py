@@ -11,7 +11,6 @@ from dataclasses import dataclass, field
 from itertools import count
 from typing import Any, TypeVar
 
-import numpy as np
 import orjson
 
 from router.engine.generate_body import GenerateBody
@@ -24,6 +23,7 @@ from router.errors import (
 )
 from router.flight import Flight
 from router.generation import GenerationCounts
+from router.ids import common_prefix
 from router.placer import RETRY_AFTER_S, Placer
 from router.request import GenerateRequest, Sampling, Urgency
 from router.resume import ResumeLimits
@@ -238,12 +238,5 @@ def _all_in_one(prompts: Sequence[array[int]]) -> array[int]:
         return first
     whole = array("I", first)
     for other in others:
-        whole.extend(other[_common(first, other) :])
+        whole.extend(other[common_prefix(first, other) :])
     return whole
-
-
-def _common(one: array[int], other: array[int]) -> int:
-    """How many ids both begin with."""
-    length = min(len(one), len(other))
-    differs = np.frombuffer(one, np.uint32, length) != np.frombuffer(other, np.uint32, length) if length else ()
-    return int(np.argmax(differs)) if np.any(differs) else length

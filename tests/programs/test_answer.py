@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from programs.answer import Answer, AnswerDelta, ThinkTokens
 from programs.detokenizer import Detokenizer
-from programs.ids import unpack
 from programs.tokenizer import Tokenizer
+from router.ids import unpack
 from tests.model_files import CHATML, tiny_tokenizer
 from tests.packages import REAL_TOKENIZERS, tokenizer_of
 

@@ -16,12 +16,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from programs.answer import Answer, ThinkTokens
-from programs.ids import common_prefix, pack
 from programs.ledger import Branch, History, Turn, new_name
 from programs.message import Message, Tool, ToolCall
 from programs.prompt import Known, PromptBuilder, Spelling
 from programs.template import ChatTemplate
 from programs.tokenizer import Tokenizer
+from router.ids import common_prefix, pack
 from tests.model_files import CHATML, tiny_tokenizer
 from tests.packages import REAL_TOKENIZERS, TEMPLATE_OF, chat_template, real_tokenizer, tokenizer_of
 from tests.programs.test_tokenizer import GOLDEN, TEXT, TYPED

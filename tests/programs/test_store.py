@@ -17,11 +17,11 @@ from redis.asyncio import Redis
 from redis.crc import key_slot
 
 from programs.errors import StoreUnavailableError, TurnConflictError
-from programs.ids import common_prefix, pack, unpack
 from programs.ledger import Branch, History, Turn, new_name
 from programs.message import Message
 from programs.prompt import Rendered
 from programs.store import NewTurn, Place, SessionStore, connect
+from router.ids import common_prefix, pack, unpack
 
 TAG = "0123456789abcdef"
 

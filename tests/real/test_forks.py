@@ -12,8 +12,8 @@ import pytest
 from openai import AsyncOpenAI
 from tokenizers import Tokenizer
 
-from programs.ids import ID_BYTES
 from programs.ledger import Turn
+from router.ids import ID_BYTES
 from tests.real.front import Stack, running_stack
 from tests.real.talk import Chained, Resending, Seen, assert_extends
 

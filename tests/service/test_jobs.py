@@ -5,28 +5,22 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, nullcontext
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-import aiohttp
 import httpx
 import orjson
 import pytest
 
-from programs.documents.store import DocumentStore
 from programs.jobs.job import JobSpec, new_job_id
-from programs.jobs.program_work import ProgramWork
-from programs.jobs.runner import Runner
-from programs.jobs.store import JobStore
-from programs.store import connect
-from router.engine.client import EngineClient
 from service.settings import Settings
 from tests.conftest import MODEL, Front, engine_options, running_front
 from tests.fake_engine import running_fake_engine
 from tests.fake_engine.running import FakeEngine
 from tests.programs.jobs.programs import serving_profile
 from tests.service.talk import get, post
+from tests.service.working import working
 
 
 @asynccontextmanager
@@ -42,22 +36,6 @@ async def jobs_front(engine: FakeEngine, store: str, model_dir: Path, tmp_path: 
 async def front(engine: FakeEngine, store: str, model_dir: Path, tmp_path: Path) -> AsyncIterator[Front]:
     async with jobs_front(engine, store, model_dir, tmp_path) as front:
         yield front
-
-
-@asynccontextmanager
-async def working(front: Front, engine: FakeEngine, store: str) -> AsyncIterator[None]:
-    """A worker beside the front, straight at the engine."""
-    redis, stop = connect(store), asyncio.Event()
-    async with aiohttp.ClientSession() as http:
-        client = EngineClient("engine", engine.url, http)
-        services, documents = front.services, DocumentStore(redis, 60)
-        work = ProgramWork(services.programs, services.sessions.model, documents, lambda tenant: nullcontext(client))
-        running = asyncio.create_task(Runner(JobStore(redis, 3600), work, "here", 4).run(stop))
-        yield
-        stop.set()
-        await running
-        await client.aclose()
-    await redis.aclose()
 
 
 async def submitted(front: Front, program: str, **parameters: Any) -> dict[str, Any]:

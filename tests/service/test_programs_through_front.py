@@ -16,7 +16,7 @@ from router.engine.client import EngineClient
 from router.errors import EngineRefusedError
 from tests.conftest import Front, front_on
 from tests.fake_engine.running import FakeEngine
-from tests.programs.runtime.given import Shelf, Stage
+from tests.programs.runtime.given import Shelf, Stage, cancelled_amid_three
 
 TEXT = "the quick brown fox jumps over a lazy dog " * 20
 
@@ -71,21 +71,12 @@ async def test_what_a_front_refuses_is_not_tried_again(front: Front, model_dir: 
 
 
 async def test_cancelling_a_run_aborts_behind_the_front(store: str, model_dir: Path) -> None:
-    async def program(context: ProgramContext) -> None:
-        prompts = [Prompt((f"{number}",)) for number in range(3)]
-        await context.fork(context.generate(prompt, max_tokens=1000) for prompt in prompts)
-
     async with (
         front_on({"decode_tokens_per_s": 50}, store, model_dir) as (front, engine),
         aiohttp.ClientSession() as session,
     ):
         client = EngineClient("front", front.url, session)
-        run = asyncio.create_task(Stage(ChatModel.load(model_dir), client).run(program))
-        while engine.state.running < 3:
-            await asyncio.sleep(0.005)
-        run.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await run
+        await cancelled_amid_three(Stage(ChatModel.load(model_dir), client), engine)
         await client.aclose()
         while not engine.state.idle:
             await asyncio.sleep(0.005)

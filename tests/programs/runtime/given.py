@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Any
+
+import pytest
 
 from programs.documents.document import Document
 from programs.documents.tokens import DocumentTokens
 from programs.errors import UnknownDocumentError
 from programs.model import ChatModel
-from programs.runtime.context import Progress
+from programs.runtime.context import ProgramContext, Progress
 from programs.runtime.engine import TokenEngine
 from programs.runtime.program import Program
-from programs.runtime.prompt import OpenDocument
+from programs.runtime.prompt import OpenDocument, Prompt
 from programs.runtime.run import ProgramResult, run_program
 from programs.runtime.steps import MemoryStepStore, StepRetry, StepStore
 from programs.tokenizer import Tokenizer
+from tests.fake_engine.running import FakeEngine
 
 
 def open_document(text: str, tokenizer: Tokenizer) -> OpenDocument:
@@ -68,3 +72,18 @@ class Stage:
             on_progress=self.progress.append,
             retry=self.retry,
         )
+
+
+async def cancelled_amid_three(stage: Stage, engine: FakeEngine) -> None:
+    """A run is cancelled while three generations of its are under way."""
+
+    async def program(context: ProgramContext) -> None:
+        prompts = [Prompt((f"{number}",)) for number in range(3)]
+        await context.fork(context.generate(prompt, max_tokens=1000) for prompt in prompts)
+
+    run = asyncio.create_task(stage.run(program))
+    while engine.state.running < 3:
+        await asyncio.sleep(0.005)
+    run.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await run

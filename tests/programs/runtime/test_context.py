@@ -18,7 +18,7 @@ from tests.conftest import CONTEXT, PAGE, engine_options
 from tests.fake_engine import running_fake_engine
 from tests.fake_engine.running import FakeEngine
 from tests.model_files import agent_model_dir
-from tests.programs.runtime.given import Stage
+from tests.programs.runtime.given import Stage, cancelled_amid_three
 
 
 async def ask(context: ProgramContext, document: str, questions: list[str]) -> list[Generated]:
@@ -188,18 +188,9 @@ async def test_the_first_branch_that_fails_ends_the_others(stage: Stage) -> None
 
 
 async def test_cancelling_a_run_aborts_what_is_being_generated(model_dir: Path, session: aiohttp.ClientSession) -> None:
-    async def program(context: ProgramContext) -> None:
-        prompts = [Prompt((f"{number}",)) for number in range(3)]
-        await context.fork(context.generate(prompt, max_tokens=1000) for prompt in prompts)
-
     async with running_fake_engine(engine_options(model_dir, decode_tokens_per_s=50)) as engine:
         client = EngineClient("a", engine.url, session)
-        run = asyncio.create_task(Stage(ChatModel.load(model_dir), client).run(program))
-        while engine.state.running < 3:
-            await asyncio.sleep(0.005)
-        run.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await run
+        await cancelled_amid_three(Stage(ChatModel.load(model_dir), client), engine)
         await client.aclose()
         while not engine.state.idle:
             await asyncio.sleep(0.005)

@@ -18,7 +18,7 @@ from service.cli import app
 from tests.conftest import Front
 from tests.fake_engine.running import FakeEngine
 from tests.service.talk import get
-from tests.service.test_jobs import working
+from tests.service.working import working
 
 LEASE = "The lease begins on 1 March 2024. The rent is 1,250 euros\na month. Cats are allowed."
 ANSWERS = {

@@ -11,7 +11,7 @@ from service.commands.documents_bench import DocumentsPlan, run
 from service.front_client import FrontClient
 from tests.conftest import Front
 from tests.fake_engine.running import FakeEngine
-from tests.service.test_jobs import working
+from tests.service.working import working
 
 PROSE = "\n".join(f"{number}: what is in this line is its number, {number}." for number in range(300))
 PLAN = DocumentsPlan(tokens=1_500, questions=8, max_tokens=32, seed=1)

@@ -13,7 +13,7 @@ from service.commands.extract import read_schema
 from tests.conftest import Front
 from tests.fake_engine.running import FakeEngine
 from tests.service.commands.test_ask import run, said
-from tests.service.test_jobs import working
+from tests.service.working import working
 
 MODELS = """
 from dataclasses import dataclass

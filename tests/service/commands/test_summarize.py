@@ -8,7 +8,7 @@ from pathlib import Path
 from tests.conftest import Front
 from tests.fake_engine.running import FakeEngine
 from tests.service.commands.test_ask import run, said
-from tests.service.test_jobs import working
+from tests.service.working import working
 
 
 async def test_a_summary_is_printed_and_a_job_as_json(
