@@ -124,9 +124,10 @@ class Router:
     async def _arrives(self, replica: Replica) -> None:
         """Others take load while it is given what it would be asked for; a replica that is alone takes it at once."""
         self.cache.follow(replica)
-        homes = [one.name for one in self.replicas.values() if one.available]
-        if homes:
-            await self.warmth.warm(replica, homes)
+        others = [one for one in self.replicas.values() if one.available]
+        if others:
+            leaving = self.fleet.replaced_by(replica)
+            await self.warmth.warm(replica, [one.name for one in others if one not in leaving])
 
     @property
     def info(self) -> ServerInfo | None:

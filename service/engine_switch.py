@@ -73,9 +73,10 @@ class EngineSwitch:
         self._started = True
 
     async def switch(self) -> None:
-        answer = await self._front.post("/admin/replicas", {"url": self._green.launch.url})
+        blue = name_of(self._blue.launch.url)
+        answer = await self._front.post("/admin/replicas", {"url": self._green.launch.url, "replaces": blue})
         self._added = True
-        green, blue = str(answer["name"]), name_of(self._blue.launch.url)
+        green = str(answer["name"])
         try:
             async with asyncio.timeout(self._patience.ready_s):
                 while await self._state(green) != "ready":  # noqa: ASYNC110 - another process's

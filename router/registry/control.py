@@ -51,11 +51,14 @@ class RegistryControl:
         """Add a replica to the store; False when it is there already, just so.
 
         Unless `force`, its server must answer as SGLang does and agree with its pool: RegistryError says where it does
-        not. Raises RegistryConflictError when another replica has its name or its URL.
+        not. Raises RegistryConflictError when another replica has its name or its URL, UnknownReplicaError when there
+        is none that it could replace.
         """
         await self._store.refresh()
         if not self._is_new(spec):
             return False
+        if spec.replaces is not None:
+            await self._known(spec.replaces)
         if not force:
             await self._check(spec)
         await self._store.add(spec)

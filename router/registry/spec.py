@@ -16,7 +16,8 @@ _VERSION = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
 
 @dataclass(frozen=True, slots=True)
 class ReplicaSpec:
-    """A server. `version` names its pool; a draining server gets nothing new and keeps what it has.
+    """A server. `version` names its pool; a draining server gets nothing new and keeps what it has. `replaces` names
+    the server whose sessions it will be given: it computes the hottest of them before it takes load.
 
     Raises RegistryError when a part cannot be what it is given as. Names and versions become metric labels.
     """
@@ -25,6 +26,7 @@ class ReplicaSpec:
     url: str
     version: str = DEFAULT_VERSION
     draining: bool = False
+    replaces: str | None = None
 
     def __post_init__(self) -> None:
         if not _NAME.fullmatch(self.name):

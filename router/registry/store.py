@@ -46,6 +46,7 @@ class _Stored(msgspec.Struct, frozen=True):
     url: str
     version: str
     gone_at: float | None = None
+    replaces: str | None = None
 
 
 class _StoredRollout(msgspec.Struct):
@@ -135,7 +136,7 @@ class ReplicaStore:
 
     async def add(self, spec: ReplicaSpec) -> None:
         """Add a replica, or put another in its place; it does not drain unless `spec` does."""
-        stored = msgspec.json.encode(_Stored(spec.url, spec.version))
+        stored = msgspec.json.encode(_Stored(spec.url, spec.version, replaces=spec.replaces))
         drop = () if spec.draining else (f"draining:{spec.name}",)
         flag = {f"draining:{spec.name}": str(self._clock())} if spec.draining else {}
         await self._write({f"replica:{spec.name}": stored, **flag}, *drop)
@@ -206,7 +207,9 @@ def _state(fields: Mapping[bytes, bytes], now: float) -> RegistryState:
             rollout = Rollout(wire.weights, wire.before, frozenset(wire.withdrawn))
     leaving = {name: one.gone_at for name, one in stored.items() if one.gone_at is not None}
     draining |= set(leaving)
-    replicas = tuple(ReplicaSpec(name, one.url, one.version, name in draining) for name, one in sorted(stored.items()))
+    replicas = tuple(
+        ReplicaSpec(name, one.url, one.version, name in draining, one.replaces) for name, one in sorted(stored.items())
+    )
     return RegistryState(replicas, frozenset(draining), leaving, rollout)
 
 

@@ -53,6 +53,9 @@ def replicas(url: Url = None, api_key: Key = None, as_json: Json = False) -> Non
 def add(
     replica: Annotated[str, typer.Argument(help="URL of an SGLang server, or NAME=URL.")],
     version: Annotated[str, typer.Option(help="The pool it joins.")] = DEFAULT_VERSION,
+    replaces: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Prefill this server's newest sessions here: it is to go.")
+    ] = None,
     force: Annotated[bool, typer.Option("--force", help="Even if it does not answer, or differs.")] = False,
     url: Url = None,
     api_key: Key = None,
@@ -63,7 +66,7 @@ def add(
         spec = parse(replica, version)
     except RegistryError as error:
         fail(error)
-    body = {"url": spec.url, "name": spec.name, "version": version, "force": force}
+    body = {"url": spec.url, "name": spec.name, "version": version, "replaces": replaces, "force": force}
     answer = _ask(url, api_key, "POST", "/admin/replicas", body)
     _tell(answer, f"{answer['name']} is in the fleet: version {answer['version']}, {answer['state']}", as_json)
 

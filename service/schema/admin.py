@@ -21,12 +21,15 @@ class AddReplica(BaseModel):
     url: str = Field(description="Where SGLang answers, such as http://10.0.0.7:30000.")
     name: str | None = Field(default=None, description="By default the host and port of the URL.")
     version: str = Field(default=DEFAULT_VERSION, description="The pool it joins.")
+    replaces: str | None = Field(
+        default=None, description="A server that is to be drained: its newest sessions are prefilled here first."
+    )
     force: bool = Field(default=False, description="Add it even if it does not answer, or differs from its pool.")
 
     def spec(self) -> ReplicaSpec:
         """Raises RegistryError."""
         url = self.url.rstrip("/")
-        return ReplicaSpec(self.name or default_name(url), url, self.version)
+        return ReplicaSpec(self.name or default_name(url), url, self.version, replaces=self.replaces)
 
 
 class SetRollout(BaseModel):

@@ -292,6 +292,8 @@ async def settled(router: Router) -> None:
 
 @pytest.mark.parametrize(("kills", "penalty"), [(2, 0.0), (1, 0.5)])
 async def test_a_stream_outlives_the_engine_that_makes_it(engines: Engines, kills: int, penalty: float) -> None:
+    """It is what an unbroken one is, but where two tokens nearly tie: health probes share the engine's batches, before
+    the kill as after it."""
     chance = random.Random(4)
     ties: list[tuple[int, float]] = []
     async with aiohttp.ClientSession() as session:
@@ -302,7 +304,8 @@ async def test_a_stream_outlives_the_engine_that_makes_it(engines: Engines, kill
                 await settled(router)
                 prompt = array("I", (chance.randrange(1000, 100_000) for _ in range(chance.randrange(20, 60))))
                 once = greedy(prompt, chance.choice(sorted(engines)), frequency_penalty=penalty)
-                unbroken = await generated(router, once)
+                home = (await generated(router, once))[-1].replica  # the prompt is cached for both that are compared
+                unbroken = await generated(router, greedy(prompt, home, frequency_penalty=penalty))
                 after = chance.randrange(1, TOKENS - 10)
                 killed: list[str] = []
 
@@ -310,19 +313,20 @@ async def test_a_stream_outlives_the_engine_that_makes_it(engines: Engines, kill
                     engines[name].kill()
                     killed.append(name)
 
-                home = unbroken[-1].replica
                 again = greedy(prompt, home, frequency_penalty=penalty)
-                broken = await generated(router, again, after, end)
+                try:
+                    broken = await generated(router, again, after, end)
+                finally:
+                    await asyncio.to_thread(engines[home].restart)
                 assert (broken[-1].resumes, killed) == (1, [home])
                 assert broken[-1].replica != home
+                assert unbroken[-1].replica == home
                 assert broken[-1].finish == unbroken[-1].finish
                 assert len(ids_of(broken)) == TOKENS
                 assert [one.token_id for one in tokens_of(broken)] == ids_of(broken)
-                assert ids_of(broken)[:after] == ids_of(unbroken)[:after]
                 if tie := tie_at(unbroken, broken):
                     ties.append(tie)
                     print(f"kill {kill} after {after}: they part at {tie[0]}, between tokens {tie[1]:.4f} apart")
                     assert tie[1] < NEAR_TIE
-                await asyncio.to_thread(engines[home].restart)
             assert router.in_flight() == 0
     print(f"penalty {penalty}: {len(ties)} of {kills} parted at a near tie")

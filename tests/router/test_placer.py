@@ -300,6 +300,24 @@ async def test_a_restarted_replica_is_given_its_sessions_before_it_takes_load() 
             assert (last.replica, last.cached_tokens) == ("a", 992)
 
 
+async def test_a_replica_that_is_to_replace_another_is_given_its_sessions_before_it_takes_load() -> None:
+    async with routed(3) as (router, engines):
+        old, new, other = (spec(name, engines[name]) for name in "abc")
+        router.fleet.update([old, other])
+        prompts = {f"session-{seed}": text(1000, seed) for seed in range(4)}
+        for session, prompt in prompts.items():
+            await served(router, request(prompt, home="a", session=session))
+        await served(router, request(text(1000, 9), home="c", session="of another"))
+        before = engines["b"].state.prefilled_tokens
+        router.fleet.update([old, replace(new, replaces="a"), other])
+        await ready(router, "b")
+        assert engines["b"].state.prefilled_tokens - before == pytest.approx(4 * 1003, abs=10)
+        router.fleet.update([replace(old, draining=True), new, other])
+        for session, prompt in prompts.items():
+            last = await served(router, request(prompt + text(30, 99), home="a", session=session))
+            assert (last.replica, last.cached_tokens) == ("b", 992)
+
+
 async def test_sessions_are_pinned_to_their_version() -> None:
     async with routed(2) as (router, engines):
         router.fleet.update([spec("a", engines["a"]), spec("b", engines["b"], version="canary")])

@@ -87,6 +87,7 @@ async def test_what_does_not_answer_is_refused_unless_forced(front: Operated) ->
         ({"url": NOWHERE, "version": "a b"}, 400, "cannot name a version"),
         ({"url": NOWHERE, "weight": 3}, 400, "weight: Extra inputs"),
         ({"url": NOWHERE, "name": "given"}, 409, "given is already the name of http://10.0.0.1:30000"),
+        ({"url": NOWHERE, "replaces": "nobody"}, 404, "there is no replica nobody; there are given"),
         ({"url": GIVEN.url, "name": "other"}, 409, "http://10.0.0.1:30000 is already the replica given"),
         ({"url": GIVEN.url, "name": "given", "version": "canary"}, 409, "given serves version stable by settings"),
     ],

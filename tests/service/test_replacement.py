@@ -140,6 +140,7 @@ class FakeFront:
     finds: str = "ready"
     in_flight: int = 0
     calls: list[str] = field(default_factory=list)
+    replaced: str | None = None
 
     def app(self) -> web.Application:
         app = web.Application()
@@ -158,7 +159,8 @@ class FakeFront:
         return web.json_response({"data": data})
 
     async def add(self, request: web.Request) -> web.Response:
-        name = name_of((await request.json())["url"])
+        body = await request.json()
+        name, self.replaced = name_of(body["url"]), body["replaces"]
         self.states[name] = self.finds
         self.calls.append("add")
         return web.json_response({"name": name, "server": name}, status=201)
@@ -246,6 +248,7 @@ async def test_the_new_engine_takes_over_and_the_old_one_is_gone_when_its_turns_
         one.front.in_flight = 3
         await replace(one.switch, lambda line: None)
         assert one.front.calls == ["add", "drain"]
+        assert one.front.replaced == name_of(one.blue.launch.url)
         assert one.front.in_flight == 0
         assert one.switched == ["green"]
         assert one.serving() == [one.green.launch.port]
