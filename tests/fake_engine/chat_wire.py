@@ -29,7 +29,7 @@ _OPEN_CALL, _CLOSE_CALL = OPEN_CALL.encode(), CLOSE_CALL.encode()
 
 def chat_answer(request: Request, body: dict[str, Any], options: FakeEngineOptions) -> dict[str, Any]:
     """The whole answer."""
-    reasoning, text = split_reasoning(request.text) if options.reasoning_parser else (None, request.text)
+    reasoning, text = split_reasoning(request.text) if _parses(body, options) else (None, request.text)
     calls: list[Call] = []
     if options.tool_call_parser and body.get("tools"):
         text, calls = split_calls(text)
@@ -50,6 +50,11 @@ def chat_answer(request: Request, body: dict[str, Any], options: FakeEngineOptio
             "weight_versions": [{"version": request.weight_version, "start": 0, "end": count}] if count else [],
         },
     }
+
+
+def _parses(body: dict[str, Any], options: FakeEngineOptions) -> bool:
+    """Whether reasoning is told apart."""
+    return options.reasoning_parser is not None and body.get("separate_reasoning") is not False
 
 
 def usage(request: Request, options: FakeEngineOptions) -> dict[str, Any]:
@@ -98,7 +103,7 @@ class ChatStream:
         self._interval = request.sampling.stream_interval
         self._usage = bool((body.get("stream_options") or {}).get("include_usage"))
         self._tools = bool(options.tool_call_parser and body.get("tools"))
-        self._thinking = options.reasoning_parser is not None
+        self._thinking = _parses(body, options)
         self._call: list[bytes] | None = None
         self._calls = 0
         self._sent = 0

@@ -14,6 +14,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+import aiohttp
 import pytest
 from openai import AsyncOpenAI
 from tokenizers import Tokenizer
@@ -22,6 +23,7 @@ from programs.message import Message
 from programs.turn import FinishedTurn
 from router.engine.preflight import pick_port
 from router.engine.server import EngineLaunch
+from tests.fake_engine import FakeEngineOptions, running_fake_engine
 from tests.real.engines import BackgroundEngine, profile_for_tests
 from tests.real.front import MODEL, Front, Stack, running_stack
 from tests.real.markov_model import build_qwen3_markov
@@ -94,6 +96,23 @@ async def test_chat_tells_reasoning_content_and_calls_apart(client: AsyncOpenAI,
         assert turn.reasoning_tokens == len(turn.output_ids) - len(answer_ids(turn)) - 1
         seen.add((bool(parts.content), len(parts.calls)))
     assert {(True, 0), (False, 1)} <= seen
+
+
+async def test_an_engine_that_is_asked_to_leaves_reasoning_in_the_content_and_so_does_the_fake_one(
+    markov_engine: BackgroundEngine, markov_dir: Path
+) -> None:
+    options = FakeEngineOptions(tokenizer=markov_dir, reasoning_parser="qwen3")
+    body = {"model": "markov", "messages": [{"role": "user", "content": question(0)}], "max_tokens": 100}
+    async with running_fake_engine(options) as fake, aiohttp.ClientSession() as http:
+        for url in (markov_engine.url, fake.url):
+            said = {}
+            for apart in (True, False):
+                asked = body | {"separate_reasoning": apart, "temperature": 0}
+                async with http.post(f"{url}/v1/chat/completions", json=asked) as response:
+                    said[apart] = (await response.json())["choices"][0]["message"]
+            assert said[True]["reasoning_content"]
+            assert said[False]["reasoning_content"] is None
+            assert said[True]["reasoning_content"].strip() in said[False]["content"]
 
 
 async def test_chat_streams_reasoning_content_and_calls_apart(client: AsyncOpenAI, tokenizer: Tokenizer) -> None:

@@ -86,6 +86,9 @@ class Load:
     async def _answered(self, conversation: Conversation, step: Step, outcome: Outcome, waited_s: float) -> Outcome:
         talk = conversation.talk
         options = {"max_tokens": step.max_tokens, "temperature": 0}
+        if not talk.tools:
+            # SGLang takes an answer without marks for reasoning, where it has a parser: a client would lose it.
+            options["separate_reasoning"] = False
         reply = await self._endpoint.complete(
             self._model, conversation.messages, talk.tools, options, self._headers(talk.key)
         )
