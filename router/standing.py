@@ -11,6 +11,8 @@ _CHUNK = 8192
 _CHUNKS_AHEAD = 2
 _DOCUMENT_CHUNKS = 2
 _DOCUMENT_SLICES = 4
+_SLICES_FELT = 4
+"""A chat beside a document is placed as if so many slices were before it."""
 
 
 @dataclass(slots=True)
@@ -44,12 +46,13 @@ class Standing:
     def cost_s(self, uncached: int) -> float:
         """Seconds until a first token: what is queued, what is not cached, and the decode steps in between.
 
-        A document waits for the documents before it, a chat slips in between two slices.
+        A document waits for the documents before it. A chat slips in between two slices, but its next tokens each wait
+        for another, and the document for a step.
         """
         pace = self.pace
         documents = self.document_tokens
-        if documents > pace.slice_tokens and not self.takes_as_document(uncached):
-            documents = pace.slice_tokens
+        if documents > _SLICES_FELT * pace.slice_tokens and not self.takes_as_document(uncached):
+            documents = _SLICES_FELT * pace.slice_tokens
         queued = self.chat_tokens + documents
         if queued < self.reported_tokens:
             queued = self.reported_tokens
