@@ -16,9 +16,7 @@ from router.standing import Berth
 
 _MOST_SLICES = 256
 _ALONE = 2
-_PRESSED = 8
-"""Slices are so many times as long while nothing else is in flight there, or while other documents wait: each costs the
-replica a step."""
+"""Slices are so many times as long while nothing else is in flight there."""
 
 
 class FlightLog(Protocol):
@@ -29,10 +27,6 @@ class FlightLog(Protocol):
 
     def closed(self, flight: Flight) -> None:
         """It is counted no more."""
-
-    @property
-    def pressed(self) -> bool:
-        """Whether other documents wait for a replica."""
 
 
 class Flight:
@@ -117,8 +111,7 @@ class Flight:
         """Long enough to be worth a request, and short while others may want in."""
         standing = self.replica.standing
         short = standing.pace.slice_tokens
-        longer = _PRESSED if self._log.pressed else _ALONE if standing.in_flight == 1 else 1
-        return max(short * longer, self.placement.uncached // _MOST_SLICES)
+        return max(short if standing.in_flight > 1 else short * _ALONE, self.placement.uncached // _MOST_SLICES)
 
     def _note(self, delta: Delta) -> None:
         if delta.finish is not None and not self.output_ids:

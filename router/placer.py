@@ -200,11 +200,6 @@ class Placer:
                 held[name] = one.tokens
         return _Sight(held, shared, self._clock())
 
-    @property
-    def pressed(self) -> bool:
-        """FlightLog."""
-        return self.admission.waiting("document").requests > 0
-
     def _candidates(self, asked: _Asked) -> list[Replica]:
         """Available replicas of the best version that has any. Raises NoReplicaError."""
         available = [one for one in self._fleet.replicas.values() if one.available]

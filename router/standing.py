@@ -11,8 +11,8 @@ _CHUNK = 8192
 _CHUNKS_AHEAD = 2
 _DOCUMENT_CHUNKS = 2
 _DOCUMENT_SLICES = 4
-_SLICES_FELT = 4
-"""A chat beside a document is placed as if so many slices were before it."""
+_DOCUMENT_FELT, _SLICES_FELT = 20, 4
+"""A chat is placed beside a document as if a twentieth of it were before it, from one slice to so many."""
 
 
 @dataclass(slots=True)
@@ -51,8 +51,8 @@ class Standing:
         """
         pace = self.pace
         documents = self.document_tokens
-        if documents > _SLICES_FELT * pace.slice_tokens and not self.takes_as_document(uncached):
-            documents = _SLICES_FELT * pace.slice_tokens
+        if documents > pace.slice_tokens and not self.takes_as_document(uncached):
+            documents = min(max(pace.slice_tokens, documents // _DOCUMENT_FELT), _SLICES_FELT * pace.slice_tokens)
         queued = self.chat_tokens + documents
         if queued < self.reported_tokens:
             queued = self.reported_tokens

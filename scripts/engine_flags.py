@@ -158,10 +158,7 @@ def table(figures: Sequence[Figures]) -> str:
         name: choose((value for one in figures if (value := getattr(one, name)) is not None), default=None)
         for name, choose in columns
     }
-    rows = [
-        "| | SGLang ready, s | token seen, s | prefill, tok/s | decode, 1 stream | decode, 4 |",
-        "|---|---|---|---|---|---|",
-    ]
+    rows = [_HEADER, "|---|---|---|---|---|---|"]
     for one in figures:
         if one.failed is not None:
             rows.append(f"| {one.name} | {one.failed.partition(';')[0]} | | | | |")

@@ -196,18 +196,6 @@ async def test_chats_get_in_between_the_slices_of_a_document() -> None:
         assert order == ["chat"] * 10 + ["document"]
 
 
-async def test_slices_are_longer_while_other_documents_wait() -> None:
-    async with routed(1, chunked_prefill_size=512, prefill_tokens_per_s=20_000) as (router, engines):
-        await served(router, request(text(500, seed=9)))
-        await measured(router)
-        before = engines["a"].state.received
-        await served(router, request(text(30_000, seed=1)))
-        alone = engines["a"].state.received - before
-        asked = [asyncio.create_task(served(router, request(text(30_000, seed)))) for seed in (2, 3)]
-        await asyncio.gather(*asked)
-        assert engines["a"].state.received - before - alone < 1.5 * alone
-
-
 async def test_documents_wait_for_each_other_and_all_finish() -> None:
     async with routed(1, chunked_prefill_size=512, prefill_tokens_per_s=200_000) as (router, engines):
         asked = [asyncio.create_task(served(router, request(text(9000, seed)))) for seed in range(4)]

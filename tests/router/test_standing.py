@@ -65,9 +65,9 @@ def test_what_the_server_says_is_waiting_counts_when_it_is_more_than_we_know_of(
 def test_a_document_waits_for_the_documents_before_it_and_a_chat_only_for_a_few_slices() -> None:
     busy = Standing("a", document_tokens=50_000, documents=1, pace=measured(10_000, 1.0))
     assert busy.cost_s(20_000) == pytest.approx(7.0)
-    assert busy.cost_s(1000) == pytest.approx((4 * 960 + 1000) / 10_000)
-    busy.document_tokens = 1000
-    assert busy.cost_s(1000) == pytest.approx((1000 + 1000) / 10_000)
+    for left, felt in [(500_000, 4 * 960), (50_000, 2_500), (5_000, 960), (500, 500)]:
+        busy.document_tokens = left
+        assert busy.cost_s(1000) == pytest.approx((felt + 1000) / 10_000)
 
 
 def test_a_replica_has_room_until_it_runs_all_it_can_or_has_two_chunks_ahead() -> None:

@@ -207,4 +207,4 @@ def test_every_command_is_described(model_dir: Path) -> None:
         "/admin/rollout/rollback": {"post"},
     }
     body = described["paths"]["/admin/replicas"]["post"]["requestBody"]["content"]["application/json"]["schema"]
-    assert set(body["properties"]) == {"url", "name", "version", "force"}
+    assert set(body["properties"]) == {"url", "name", "version", "replaces", "force"}
