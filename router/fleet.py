@@ -129,9 +129,10 @@ class Fleet:
 
     def replaced_by(self, replica: Replica) -> list[Replica]:
         """Those whose sessions the replica is to be given."""
-        specs = (server.spec for server in self._servers.values() if replica in server.replicas)
-        replaced = next((self._servers.get(spec.replaces) for spec in specs if spec.replaces), None)
-        return replaced.replicas if replaced else []
+        for server in self._servers.values():
+            if replica in server.replicas and server.spec.replaces in self._servers:
+                return self._servers[server.spec.replaces].replicas
+        return []
 
     def arrives(self, replica: Replica) -> Awaitable[None]:
         return self._arrives(replica)

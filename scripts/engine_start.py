@@ -12,6 +12,7 @@ import argparse
 import asyncio
 import json
 import os
+import signal
 import time
 from array import array
 from collections.abc import Awaitable, Callable
@@ -46,8 +47,9 @@ async def ours(launch: EngineLaunch) -> float:
 
 async def alone(launch: EngineLaunch) -> float:
     """Seconds until it has generated, started by its bare command line."""
-    where = {"interpreter": launch.interpreter, "model": launch.model, "host": launch.host, "port": launch.port}
-    argv = engine_argv(launch.profile, **where, events_port=launch.events_port)  # type: ignore[arg-type]
+    argv = engine_argv(
+        launch.profile, interpreter=launch.interpreter, model=launch.model, host=launch.host, port=launch.port
+    )
     stand_in = not await has_cpu_kernels(launch.interpreter, launch.env)
     env = engine_env(launch.profile, base=launch.env, cpus=len(os.sched_getaffinity(0)), stand_in=stand_in)
     with launch.log_path.open("ab") as log:
@@ -57,7 +59,7 @@ async def alone(launch: EngineLaunch) -> float:
         await _generates(launch.url)
         return time.monotonic() - started
     finally:
-        os.killpg(process.pid, 9)
+        os.killpg(process.pid, signal.SIGKILL)
         await process.wait()
 
 
