@@ -7,13 +7,13 @@ import time
 from collections.abc import Callable
 from contextlib import ExitStack, suppress
 from dataclasses import replace as changed
+from pathlib import Path
 from urllib.parse import quote
 
 import aiohttp
 
-from router.engine.preflight import pick_port
 from router.engine.profile import EngineProfile, load_profile
-from router.engine.server import EngineLaunch
+from router.engine.server import EngineLaunch, pick_ports
 from router.errors import PreflightError
 from router.model.directory import ModelDirectory
 from router.model.use import in_use
@@ -46,7 +46,9 @@ class Replacer:
         blue, site = self._parts.engine, self._parts.front.site
         if blue is None:
             raise PreflightError("this antiphon was given its engines by their URLs: replace them where they run")
-        launch, profile = self._planned(site, blue, asked)
+        self._started += 1
+        log_path = site.logs / f"engine-{self._started}.log"
+        launch, profile = successor(blue.launch, asked, site.model_name, log_path)
         green = EnginePart(launch)
 
         def switched() -> None:
@@ -85,20 +87,21 @@ class Replacer:
                 async with asyncio.timeout(_GOODBYE_S):
                     await _front(http, site).delete(f"/admin/replicas/{quote(name_of(site.launch.url))}?drain_s=0")
 
-    def _planned(self, site: Site, blue: EnginePart, asked: ReplaceRequest) -> tuple[EngineLaunch, EngineProfile]:
-        """How to start it, and its profile as it is written."""
-        as_written = load_profile(asked.profile)
-        model = ModelDirectory.read(asked.model or blue.launch.model)
-        model.check()
-        self._started += 1
-        launch = changed(
-            blue.launch,
-            profile=as_written.with_model(model.path, site.model_name),
-            model=model.path,
-            port=pick_port(blue.launch.host),
-            log_path=site.logs / f"engine-{self._started}.log",
-        )
-        return launch, as_written
+
+def successor(
+    blue: EngineLaunch, asked: ReplaceRequest, served_name: str, log_path: Path
+) -> tuple[EngineLaunch, EngineProfile]:
+    """How the engine is started that is to run beside `blue` and take its place, and its profile as it is written.
+
+    Raises ModelError, ProfileError and PreflightError.
+    """
+    as_written = load_profile(asked.profile)
+    model = ModelDirectory.read(asked.model or blue.model)
+    model.check()
+    profile = as_written.with_model(model.path, served_name)
+    port, events_port = pick_ports(profile, blue.host)
+    launch = changed(blue, profile=profile, model=model.path, port=port, events_port=events_port, log_path=log_path)
+    return launch, as_written
 
 
 def _now_and_then(say: Say) -> Detail:

@@ -9,9 +9,9 @@ from pathlib import Path
 
 from programs.model import ChatModel
 from programs.store import SessionStore, connect
-from router.engine.preflight import Machine, check_interpreter, check_ports, check_profile, pick_port, pick_profile
+from router.engine.preflight import Machine, check_interpreter, check_ports, check_profile, pick_profile
 from router.engine.profile import DEFAULT_MODEL, GIVEN_MODEL, EngineProfile, load_profile
-from router.engine.server import EngineLaunch
+from router.engine.server import EngineLaunch, pick_ports
 from router.errors import PreflightError
 from router.model.directory import ModelDirectory
 from router.model.fetch import default_model
@@ -125,13 +125,13 @@ async def _own_site(settings: UpSettings, steps: Steps) -> Site:
     check_profile(profile, Machine.here(settings.data_dir))
     model = await _model(settings, profile, interpreter, steps)
     steps.say(f"engine profile {as_written.id}, hash {as_written.content_hash}")
-    port = pick_port(_ENGINE_HOST, 1 + 2 * profile.dp)
+    port, events_port = pick_ports(profile, _ENGINE_HOST)
     launch = EngineLaunch(
         profile=profile,
         model=model,
         interpreter=interpreter,
         port=port,
-        events_port=port + 1,
+        events_port=events_port,
         log_path=settings.data_dir / "logs" / "engine.log",
         env=settings.foreign_environment,
         host=_ENGINE_HOST,

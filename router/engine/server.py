@@ -18,7 +18,7 @@ from router.engine.client import EngineClient
 from router.engine.command import engine_argv, engine_env
 from router.engine.diagnosis import diagnose, hopeless
 from router.engine.kernels import has_cpu_kernels
-from router.engine.preflight import check_interpreter, check_ports
+from router.engine.preflight import check_interpreter, check_ports, pick_port
 from router.engine.profile import EngineProfile
 from router.errors import EngineError, EngineStartError
 from router.model.directory import ModelDirectory
@@ -51,6 +51,12 @@ class EngineLaunch:
     @property
     def url(self) -> str:
         return f"http://{f'[{self.host}]' if ':' in self.host else self.host}:{self.port}"
+
+
+def pick_ports(profile: EngineProfile, host: str) -> tuple[int, int]:
+    """A launch's `port` and `events_port`, free now. Raises PreflightError when there are none."""
+    port = pick_port(host, 1 + 2 * profile.dp)
+    return port, port + 1
 
 
 class EngineServer:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import json
 import os
 import signal
@@ -24,13 +25,15 @@ from router.engine.preflight import pick_port
 from router.engine.profile import EngineProfile
 from router.engine.server import EngineLaunch
 from router.errors import ModelError, PreflightError, RouterError
+from service.control_socket import ReplaceRequest
 from service.engine_switch import EngineSwitch, Patience, name_of
 from service.front_client import FrontClient
 from service.parts import NotServingError
 from service.progress import Detail, Steps
 from service.replacement import replace
+from service.replacer import successor
 from service.supervisor import Supervisor
-from tests.model_files import tiny_model_dir
+from tests.model_files import tiny_model_dir, with_weights
 from tests.up_process import ROOT
 
 SHAPE: dict[str, object] = {
@@ -240,6 +243,19 @@ async def bench(tmp_path: Path, *, finds: str = "ready", **green: Any) -> AsyncI
         finally:
             await supervisor.stop(asyncio.Event())
             await runner.cleanup()
+
+
+def test_the_new_engine_shares_no_port_with_the_old_one(tmp_path: Path) -> None:
+    old = part(tmp_path, "blue").launch
+    with_weights(old.model)
+    taken = {old.port + offset for offset in range(3)}
+    asked = ReplaceRequest(profile="cpu-smollm2", model=None)
+    for _ in range(20):
+        new, profile = successor(dataclasses.replace(old, events_port=old.port + 1), asked, "tiny", tmp_path / "2.log")
+        assert profile.kv_events
+        assert new.events_port is not None
+        assert taken.isdisjoint({new.port, new.events_port, new.events_port + 1})
+        assert (new.model, new.profile.served_name, new.log_path.name) == (old.model, "tiny", "2.log")
 
 
 @pytest.mark.slow
