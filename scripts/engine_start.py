@@ -14,9 +14,7 @@ import json
 import os
 import signal
 import time
-from array import array
 from collections.abc import Awaitable, Callable
-from contextlib import aclosing
 from pathlib import Path
 from statistics import median
 
@@ -27,9 +25,7 @@ from router.engine.command import engine_argv, engine_env
 from router.engine.kernels import has_cpu_kernels
 from router.engine.preflight import pick_port
 from router.engine.profile import load_profile
-from router.engine.server import EngineLaunch, EngineServer
-from router.errors import EngineError
-from router.request import GenerateRequest, Sampling
+from router.engine.server import EngineLaunch, EngineServer, generates_a_token
 
 _POLL_S = 0.05
 
@@ -56,24 +52,18 @@ async def alone(launch: EngineLaunch) -> float:
         started = time.monotonic()
         process = await asyncio.create_subprocess_exec(*argv, env=env, stdout=log, stderr=log, start_new_session=True)
     try:
-        await _generates(launch.url)
+        await _until_it_generates(launch.url)
         return time.monotonic() - started
     finally:
         os.killpg(process.pid, signal.SIGKILL)
         await process.wait()
 
 
-async def _generates(url: str) -> None:
+async def _until_it_generates(url: str) -> None:
     async with aiohttp.ClientSession() as session:
         client = EngineClient("engine", url, session)
-        while True:
-            request = GenerateRequest(os.urandom(8).hex(), array("I", [0]), Sampling(1, temperature=0.0))
-            try:
-                async with aclosing(client.generate(request)) as deltas:
-                    async for _ in deltas:
-                        return
-            except EngineError:
-                await asyncio.sleep(_POLL_S)
+        while not await generates_a_token(client):  # noqa: ASYNC110 - another process's
+            await asyncio.sleep(_POLL_S)
 
 
 async def measured(rounds: int, launch: Callable[[], EngineLaunch]) -> dict[str, list[float]]:

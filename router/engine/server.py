@@ -140,13 +140,13 @@ class EngineServer:
 
     async def _until_it_generates(self, client: EngineClient) -> None:
         while True:
-            if await _generates(client):
+            if await generates_a_token(client):
                 return
             await asyncio.sleep(_POLL_S)
 
 
-async def _generates(client: EngineClient) -> bool:
-    """One token from a prompt of one token."""
+async def generates_a_token(client: EngineClient) -> bool:
+    """Whether one comes from a prompt of one token."""
     request = GenerateRequest(
         rid=uuid.uuid4().hex, prompt_ids=array("I", [0]), sampling=Sampling(max_new_tokens=1, temperature=0.0)
     )
