@@ -61,8 +61,8 @@ class _LaneQueue(Generic[Asked, Place]):
 class Admission(Generic[Asked, Place]):
     """The queue in front of placement in one front. Belongs to one event loop.
 
-    `place` is asked, synchronously, whenever a request could be next; None means that no replica has room for it *now*,
-    so what never will have any must raise instead: that is given to the request's caller. `give_back` takes a place
+    `place` is asked, synchronously, whenever a request could be next; None means that it is to wait for room, so what
+    never will have any must raise instead: that is given to the request's caller. `give_back` takes a place
     whose caller was cancelled before it could have it. Neither may call back into the admission. `clock` is in seconds
     and never falls.
     """

@@ -108,17 +108,20 @@ class Placer:
         One that was tried already does not wait again. Raises NoReplicaError, QueueFullError and DeadlineError.
         """
         asked = _Asked(request, tried, self._cache.prints(request), self._clock())
-        flight = self._board(asked, self._candidates(asked)) if tried else await self._in_turn(asked)
+        flight = self._again(asked) if tried else await self._in_turn(asked)
         self._record(asked, flight)
         return flight
+
+    def _again(self, asked: _Asked) -> Flight:
+        candidates = self._candidates(asked)
+        return self._board(asked, self._choose(asked, candidates), candidates)
 
     async def _in_turn(self, asked: _Asked) -> Flight:
         urgency = asked.request.urgency
         with suppress(TimeoutError):
             async with asyncio.timeout(urgency.deadline_s):
                 await self._after_siblings(asked)
-        sight = asked.sight = asked.sight or self._look(asked)
-        uncached = max(1, len(asked.request.prompt_ids) - sight.most_held)
+        uncached = max(1, len(asked.request.prompt_ids) - self._sight(asked).most_held)
         asked.lane = self._lane(asked, uncached)
         return await self.admission.admit(
             asked,
@@ -145,30 +148,34 @@ class Placer:
         return "document" if all(one.standing.takes_as_document(uncached) for one in candidates) else "chat"
 
     def _try(self, asked: _Asked) -> Flight | None:
-        """Raises NoReplicaError when there is none at all; None when none has room."""
+        """Raises NoReplicaError when there is none at all; None when there is no room now where it is best placed."""
         document = asked.lane == "document"
-        roomy = [one for one in self._candidates(asked) if one.standing.has_room(document=document)]
-        return self._board(asked, roomy) if roomy else None
+        candidates = [one for one in self._candidates(asked) if one.standing.takes(document=document)]
+        if not any(one.standing.has_room(document=document) for one in candidates):
+            return None
+        placement = self._choose(asked, candidates)
+        if not self._fleet.replicas[placement.name].standing.has_room(document=document):
+            return None
+        return self._board(asked, placement, candidates)
 
-    def _board(self, asked: _Asked, candidates: list[Replica]) -> Flight:
+    def _choose(self, asked: _Asked, candidates: list[Replica]) -> Placement:
         request = asked.request
-        sight = asked.sight
-        if sight is None or self._clock() - sight.at > _FRESH_S:
-            sight = self._look(asked)
-        expected = sight.expected
-        if request.home in self._fleet.replicas and not asked.tried:
-            self._returning.came_home(len(request.prompt_ids), sight.held.get(request.home, 0))
-        wanted = Wanted(
-            len(request.prompt_ids), expected, request.home, asked.tried, self._cache.room, self._returning.share
-        )
+        expected, returning = self._sight(asked).expected, self._returning.share
+        wanted = Wanted(len(request.prompt_ids), expected, request.home, asked.tried, self._cache.room, returning)
         placement = choose([one.standing for one in candidates], wanted)
         if placement is None:
             raise self.none_available()
+        return placement
+
+    def _board(self, asked: _Asked, placement: Placement, candidates: list[Replica]) -> Flight:
+        request, sight = asked.request, self._sight(asked)
+        if request.home in self._fleet.replicas and not asked.tried:
+            self._returning.came_home(len(request.prompt_ids), sight.held.get(request.home, 0))
         replica = self._fleet.replicas[placement.name]
         after = sight.shared.get(replica.name)
         flight = self._take_off(request, asked.prints, replica, placement, after.prefill.done if after else None)
         if placement.reason == "prefix":
-            self._hot.placed(flight, expected, candidates)
+            self._hot.placed(flight, sight.expected, candidates)
         return flight
 
     def _take_off(
@@ -190,6 +197,12 @@ class Placer:
         document = replica.standing.takes_as_document(uncached)
         placement = Placement(replica.name, "copy", cached, uncached, document)
         return self._take_off(request, self._cache.prints(request), replica, placement, None)
+
+    def _sight(self, asked: _Asked) -> _Sight:
+        """What was seen a moment ago, or now."""
+        if asked.sight is None or self._clock() - asked.sight.at > _FRESH_S:
+            asked.sight = self._look(asked)
+        return asked.sight
 
     def _look(self, asked: _Asked) -> _Sight:
         """What is computed there now counts as held: its events may not have told yet."""

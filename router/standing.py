@@ -58,13 +58,13 @@ class Standing:
             queued = self.reported_tokens
         return (queued + uncached) * pace.prefill_s + (self.in_flight - self.prefilling) * pace.token_s
 
+    def takes(self, *, document: bool) -> bool:
+        """Whether one more request could run, once what is before it is prefilled."""
+        return self.in_flight < self.most_running and not (document and self.documents)
+
     def has_room(self, *, document: bool) -> bool:
         """Whether one more request would be begun soon, and not just queue up there instead of here."""
-        if self.in_flight >= self.most_running:
-            return False
-        if document:
-            return self.documents == 0
-        return self.chat_tokens <= _CHUNKS_AHEAD * self.chunk
+        return self.takes(document=document) and (document or self.chat_tokens <= _CHUNKS_AHEAD * self.chunk)
 
 
 @dataclass(eq=False, slots=True)

@@ -15,6 +15,7 @@ from scripts.gpu.sleep import sleeping
 from scripts.gpu.speculation import speculation
 from scripts.gpu.talks import talks
 from scripts.gpu.tiers import tiers
+from scripts.gpu.up import up
 
 
 class UnknownExperimentError(Exception):
@@ -24,7 +25,7 @@ class UnknownExperimentError(Exception):
 def catalog() -> list[Experiment]:
     page_1, page_64, random_weights = talks()
     return [
-        *(page_1, page_64, *speculation(), *sleeping(), *resumption()),
+        *(page_1, page_64, *speculation(), *sleeping(), *resumption(), *up()),
         *(*backends()[:4], random_weights),
         *(*backends()[4:], *events(), *tiers()),
         *precisions(),

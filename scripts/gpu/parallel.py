@@ -5,9 +5,11 @@ from __future__ import annotations
 import random
 from typing import Any
 
+from scripts.gpu import talks
 from scripts.gpu.backends import llama
 from scripts.gpu.experiment import Context, Experiment
 from scripts.gpu.load import first_tokens, random_ids, throughput
+from scripts.gpu.server import ServerSpec
 from scripts.gpu.wire import Wire
 
 _CLIENTS = (1, 8, 32, 64)
@@ -44,7 +46,9 @@ def parallel() -> list[Experiment]:
     # One after the other: a server over two GPUs refuses to start where one of them has less memory free.
     tp = llama("tp-2", "flashinfer", 16, tp=2, gib=80, extra=("--disable-custom-all-reduce",))
     dp = llama("dp-2", "flashinfer", 16, dp=2, gib=80)
+    ranks = ServerSpec("real-dp-2", "real", "triton", 16, tokens=65536, gib=9, dp=2)
     return [
         Experiment("tp-2", (tp,), measure, needs_s=60, gpus=2),
         Experiment("dp-2", (dp,), measure_ranks, needs_s=60, gpus=2),
+        Experiment("front-dp-2", (ranks,), talks.measure, needs_s=60, gpus=2),
     ]

@@ -95,12 +95,14 @@ SECTIONS: dict[str, Callable[[Found], list[str]]] = {
 }
 
 
+AS_THEY_ARE = ("kv-events", "hicache", "resume-after-kill", "sleep-and-wake", "up")
+
+
 def markdown(content: dict[str, Any]) -> str:
     records = content["experiments"]
     found = {name: record["results"] for name, record in records.items() if record["status"] == "ok"}
     lines = [line for title, section in SECTIONS.items() for line in (f"## {title}", "", *section(found), "")]
-    others = {name: one for name, one in found.items() if name in ("kv-events", "hicache", "resume-after-kill")}
-    others |= {name: one for name, one in found.items() if name == "sleep-and-wake"}
+    others = {name: found[name] for name in AS_THEY_ARE if name in found}
     for name, one in others.items():
         lines += [f"## {name}", "", "```", json.dumps(one, indent=1), "```", ""]
     if failed := {name: record["failure"] for name, record in records.items() if record["status"] != "ok"}:

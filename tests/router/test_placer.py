@@ -227,6 +227,23 @@ async def test_a_full_replica_makes_requests_wait_here_by_priority() -> None:
         assert router.in_flight() == 0
 
 
+async def test_a_session_waits_for_its_busy_home_though_another_replica_has_room() -> None:
+    async with routed(2, chunked_prefill_size=512, prefill_tokens_per_s=5000) as (router, _):
+        history = text(3000, seed=1)
+        await served(router, request(history, home="a"))
+        await measured(router)
+        busy = [asyncio.create_task(served(router, request(text(1500, seed=2), home="a")))]
+        busy += [asyncio.create_task(served(router, request(text(900, seed=3), home="b")))]
+        await asyncio.sleep(0.02)
+        turn = asyncio.create_task(served(router, request(history + text(100, seed=4), home="a")))
+        await asyncio.sleep(0.02)
+        assert [router.replicas[name].standing.has_room(document=False) for name in "ab"] == [False, True]
+        assert router.placer.admission.waiting("chat").requests == 1
+        last = await turn
+        assert (last.replica, last.cached_tokens) == ("a", 2992)
+        assert [(await one).replica for one in busy] == ["a", "b"]
+
+
 @pytest.mark.parametrize("kv_events", [True, False])
 async def test_a_replica_that_was_removed_in_mid_answer_stays_forgotten(kv_events: bool) -> None:
     async with routed(2, kv_events=kv_events, decode_tokens_per_s=200) as (router, engines):

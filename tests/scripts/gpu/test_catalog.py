@@ -13,7 +13,7 @@ from tests.scripts.gpu.hosts import gpu_host
 MUST_BE_PROVED = {
     *("front-page-1", "front-page-64", "ngram", "kv-events", "hicache", "resume-after-kill", "sleep-and-wake"),
     *("flashinfer-page-1", "flashinfer-page-16", "flashinfer-page-64", "fa3-page-16", "fa3-page-64"),
-    *("triton-page-1", "triton-page-16", "kv-bf16", "kv-fp8", "tp-2", "dp-2"),
+    *("triton-page-1", "triton-page-16", "kv-bf16", "kv-fp8", "tp-2", "dp-2", "front-dp-2", "up"),
 }
 
 
@@ -89,8 +89,8 @@ def test_names_choose_in_their_order() -> None:
 
 
 def test_without_names_the_number_of_gpus_chooses() -> None:
-    assert [one.name for one in chosen([], 2, "cuda")] == ["tp-2", "dp-2"]
-    assert {one.name for one in chosen([], 1, "cuda")}.isdisjoint({"tp-2", "dp-2"})
+    assert [one.name for one in chosen([], 2, "cuda")] == ["tp-2", "dp-2", "front-dp-2"]
+    assert {one.name for one in chosen([], 1, "cuda")}.isdisjoint({"tp-2", "dp-2", "front-dp-2"})
     assert all(one.on_cpu for one in chosen([], 1, "cpu"))
 
 
