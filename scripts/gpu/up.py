@@ -61,7 +61,7 @@ def _measured(host: Host, directory: Path) -> dict[str, Any]:
 
 def _lived(up: UpProcess, host: Host) -> dict[str, Any]:
     """Two turns awake, two after its sleep, and two after it was killed in its sleep."""
-    dialogue = Dialogue(up.url, "proof")
+    dialogue = Dialogue(up.url, httpx.get(f"{up.url}/v1/models").json()["data"][0]["id"])
     found: dict[str, Any] = {"awake": [_turn(dialogue, "Who are you?"), _turn(dialogue, "What can you do?")]}
     found["awake_mib"] = awake = host.used_mib()
     if host.device == "cpu":  # SGLang sleeps on GPUs only
