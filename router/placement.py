@@ -13,9 +13,9 @@ PlacementReason = Literal["home", "prefix", "balance", "moved", "homeless", "ret
 """At the session's home; where most of the prompt is cached; where it is cheapest; away from a home that was much
 dearer; away from a home that takes nothing; after another replica failed; a hot prefix, before it is needed there."""
 
-_HOME_FACTOR = 2.0
+_HOME_FACTOR = 1.5
 _HOME_SLACK_S = 0.05
-"""A home keeps its sessions unless it costs so much more than the cheapest: leaving it costs others their cache."""
+"""A home keeps its sessions unless it costs so much more than the cheapest."""
 _ALIKE_S = 0.005
 """Costs that differ by less are measured no better: then what is cached decides, and after that what is in flight."""
 _TWIN_FACTOR = 1.1

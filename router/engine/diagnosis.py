@@ -58,7 +58,11 @@ _SIGNS: tuple[tuple[re.Pattern[str], str], ...] = tuple(
         (r"Model architectures (?P<said>\[[^\]]*\]) (?:are not supported|failed)", _UNKNOWN_MODEL),
         (r"Cannot find model module\. (?P<said>'[^']*') is not a registered model", _UNKNOWN_MODEL),
         (r"has model type `(?P<said>[^`]+)` but Transformers does not recognize", _UNKNOWN_MODEL),
-        (r"No module named '(?P<said>[\w.]+)'", "its environment lacks {said}: run `make engine`"),
+        # As a warning it is one of what SGLang does without.
+        (
+            r"^ModuleNotFoundError: No module named '(?P<said>[\w.]+)'",
+            "its environment lacks {said}: run `make engine`",
+        ),
         (
             r"No CUDA GPUs are available|Found no NVIDIA driver|CUDA driver version is insufficient",
             "no usable GPU: `antiphon doctor` checks the driver",

@@ -6,6 +6,7 @@ import os
 import random
 import shutil
 import socket
+import subprocess
 from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass
@@ -17,6 +18,7 @@ from router.engine.profile import EngineProfile
 from router.errors import PreflightError
 
 GIB = 2**30
+_ASK_S = 30.0
 CPU_PROFILE = "cpu-smollm2"
 GPU_PROFILE = "gpu-default"
 _PORTS = (20000, 32768)
@@ -77,9 +79,20 @@ def check_interpreter(interpreter: Path) -> None:
     """Raises PreflightError unless this looks like the Python that has SGLang."""
     if not (interpreter.is_file() and os.access(interpreter, os.X_OK)):
         raise PreflightError(f"no engine environment: {interpreter} does not exist; run `make engine`")
-    libraries = interpreter.parent.parent.glob("lib/python3.*/site-packages/sglang")
-    if not any(libraries):
+    in_its_environment = interpreter.parent.parent.glob("lib/python3.*/site-packages/sglang")
+    if not any(in_its_environment) and not _finds_sglang(interpreter):
         raise PreflightError(f"the environment of {interpreter} has no SGLang; run `make engine`")
+
+
+def _finds_sglang(interpreter: Path) -> bool:
+    """Wherever that may be: a system's Python, as in SGLang's container images, keeps packages elsewhere."""
+    asked = "import importlib.util, sys; sys.exit(importlib.util.find_spec('sglang') is None)"
+    try:
+        return (
+            subprocess.run([interpreter, "-c", asked], capture_output=True, timeout=_ASK_S, check=False).returncode == 0
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return False
 
 
 def pick_port(host: str, count: int = 1) -> int:

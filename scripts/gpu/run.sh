@@ -16,7 +16,7 @@ mkdir -p "$WORK"
 if [ -e "$BUNDLE/env.sh" ]; then
     # It says what a Python must see to be one that has SGLang; what fronts need is kept apart from that.
     cp "$BUNDLE/env.sh" "$WORK/env.sh"
-    printf '#!/bin/sh\nBUNDLE=%s\n. %s/env.sh\nexec python3 "$@"\n' "$BUNDLE" "$WORK" >"$WORK/engine-python"
+    printf '#!/bin/sh\nunset PYTHONPATH\nBUNDLE=%s\n. %s/env.sh\nexec python3 "$@"\n' "$BUNDLE" "$WORK" >"$WORK/engine-python"
     chmod +x "$WORK/engine-python"
     "$WORK/engine-python" -c "" # unpacks it
 fi

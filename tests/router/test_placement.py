@@ -55,11 +55,11 @@ def standing(name: str, queued: int = 0, decoding: int = 0) -> Standing:
         ([standing("a"), standing("b", queued=4000)], Wanted(3000, {"b": 2900}, home="b"), ("b", "home")),
         ([standing("a"), standing("b", queued=9000)], Wanted(3000, {"b": 2900}, home="b"), ("a", "moved")),
         # … and until much dearer still where what it would push out elsewhere will be asked for again
-        ([standing("a"), standing("b", queued=7900)], Wanted(4000, {"b": 3900}, "b"), ("b", "home")),
-        ([standing("a"), standing("b", queued=9000)], Wanted(4000, {"b": 3900}, "b"), ("a", "moved")),
-        ([standing("a"), standing("b", queued=9000)], Wanted(4000, {"b": 3900}, "b", returning=0.5), ("b", "home")),
+        ([standing("a"), standing("b", queued=5900)], Wanted(4000, {"b": 3900}, "b"), ("b", "home")),
+        ([standing("a"), standing("b", queued=7000)], Wanted(4000, {"b": 3900}, "b"), ("a", "moved")),
+        ([standing("a"), standing("b", queued=7000)], Wanted(4000, {"b": 3900}, "b", returning=0.5), ("b", "home")),
         (
-            [standing("a"), standing("b", queued=9000)],
+            [standing("a"), standing("b", queued=7000)],
             Wanted(4000, {"b": 3900}, "b", room=lambda name: 4000, returning=0.5),
             ("a", "moved"),
         ),

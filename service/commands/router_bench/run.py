@@ -131,7 +131,7 @@ async def run(plan: RouterPlan, texts: Texts, watch: Watch) -> RouterResult:
     timeout = aiohttp.ClientTimeout(total=_TIMEOUT_S)
     async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0), timeout=timeout) as http:
         replicas = Replicas(http, plan.engines)
-        facts = await replicas.facts()
+        facts, versions = await replicas.facts(), await _versions(plan)
         size = Size(len(plan.engines), plan.seconds, facts.context, facts.kv_tokens, plan.load)
         rounds: list[Round] = []
         for turn, workload in enumerate(plan.workloads):
@@ -140,7 +140,7 @@ async def run(plan: RouterPlan, texts: Texts, watch: Watch) -> RouterResult:
                 watch.on_round(workload, contender.name, len(talks))
                 rounds.append(await _round(http, plan, replicas, workload, contender, talks, watch))
             watch.on_workload(workload, {one.contender: one for one in rounds if one.workload == workload})
-    return RouterResult(plan, facts, await _versions(plan), tuple(rounds))
+    return RouterResult(plan, facts, versions, tuple(rounds))
 
 
 def _rotated(contenders: Sequence[Contender], turn: int) -> list[Contender]:

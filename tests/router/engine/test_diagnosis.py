@@ -123,7 +123,7 @@ def test_a_step_that_never_ends_is_told_by_sglangs_own_watchdog(name: str) -> No
 
 
 def test_the_latest_sign_wins() -> None:
-    lines = ["No module named 'amx'", "torch.OutOfMemoryError: CUDA out of memory."]
+    lines = ["ModuleNotFoundError: No module named 'amx'", "torch.OutOfMemoryError: CUDA out of memory."]
     assert diagnose("killed by SIGQUIT", lines).startswith("out of GPU memory")
 
 
@@ -158,6 +158,11 @@ def test_a_kill_of_the_kernels_is_told_from_anothers(exit_reason: str, lines: li
     assert diagnose(exit_reason, lines, 1) == f"out of memory, so the kernel killed it: {change} ({exit_reason})"
     assert diagnose(exit_reason, lines, 0) == "killed by SIGKILL by someone: memory had not run out"
     assert diagnose(exit_reason, lines) == f"killed by SIGKILL, most likely because memory ran out: {change}"
+
+
+def test_what_sglang_does_without_is_not_what_it_died_of() -> None:
+    lines = ["[2026-12-01 00:04:25] Ignore import error when loading sglang.srt.models.x: No module named 'helion'"]
+    assert diagnose("killed by SIGKILL", lines, 0) == "killed by SIGKILL by someone: memory had not run out"
 
 
 def test_when_sglang_ends_itself_nobody_killed_it() -> None:

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import os
 import socket
+import sys
 from pathlib import Path
 
 import pytest
@@ -97,9 +98,18 @@ def test_a_missing_engine_environment_says_how_to_make_it(tmp_path: Path) -> Non
     with pytest.raises(PreflightError, match="does not exist; run `make engine`"):
         check_interpreter(python)
     python.parent.mkdir()
-    python.write_text("#!/bin/sh\n")
+    python.write_text("#!/bin/sh\nexit 1\n")
     python.chmod(0o755)
     with pytest.raises(PreflightError, match="has no SGLang; run `make engine`"):
         check_interpreter(python)
     (tmp_path / "lib" / "python3.11" / "site-packages" / "sglang").mkdir(parents=True)
+    check_interpreter(python)
+
+
+def test_a_python_that_finds_sglang_elsewhere_will_do(tmp_path: Path) -> None:
+    (tmp_path / "packages" / "sglang").mkdir(parents=True)
+    (tmp_path / "packages" / "sglang" / "__init__.py").touch()
+    python = tmp_path / "python"
+    python.write_text(f'#!/bin/sh\nPYTHONPATH={tmp_path / "packages"} exec {sys.executable} "$@"\n')
+    python.chmod(0o755)
     check_interpreter(python)
