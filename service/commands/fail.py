@@ -6,6 +6,13 @@ from typing import NoReturn
 
 import typer
 from pydantic import ValidationError
+from pydantic_settings import SettingsError
+
+from programs.errors import ProgramsError
+from router.errors import RouterError
+
+EXPECTED = (ValidationError, SettingsError, ProgramsError, RouterError, OSError)
+"""What is told with `fail`, and not by a traceback."""
 
 
 def fail(error: Exception) -> NoReturn:
