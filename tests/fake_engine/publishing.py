@@ -17,9 +17,10 @@ _BUFFER = 10_000
 
 def with_events(options: FakeEngineOptions, buffer: int = _BUFFER) -> FakeEngineOptions:
     """The same, publishing KV events at ports of its own; so many batches of them can be sent again."""
-    ports = [_ports(options.dp_size) for _ in range(2)]
-    config = {"publisher": "zmq", "topic": "kv", "endpoint": f"tcp://*:{ports[0]}", "buffer_steps": buffer}
-    return replace(options, kv_events_config=json.dumps(config | {"replay_endpoint": f"tcp://*:{ports[1]}"}))
+    first = _ports(2 * options.dp_size)
+    config = {"publisher": "zmq", "topic": "kv", "endpoint": f"tcp://*:{first}", "buffer_steps": buffer}
+    replay = {"replay_endpoint": f"tcp://*:{first + options.dp_size}"}
+    return replace(options, kv_events_config=json.dumps(config | replay))
 
 
 def _ports(count: int) -> int:
