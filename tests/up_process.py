@@ -43,7 +43,7 @@ class UpProcess:
                 stderr=out,
                 cwd=ROOT,
                 env={**kept, **self.environment},
-                preexec_fn=_heed_interrupts,  # noqa: PLW1509 - it takes no lock
+                preexec_fn=heed_interrupts,  # noqa: PLW1509 - it takes no lock
             )
 
     @property
@@ -157,7 +157,7 @@ class Dialogue:
         return turn
 
 
-def _heed_interrupts() -> None:
+def heed_interrupts() -> None:
     """A shell starts its background jobs, and so perhaps these tests, with SIGINT ignored."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)
 

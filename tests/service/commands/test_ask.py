@@ -19,6 +19,7 @@ from tests.conftest import Front
 from tests.fake_engine.running import FakeEngine
 from tests.service.talk import get
 from tests.service.working import working
+from tests.up_process import heed_interrupts
 
 LEASE = "The lease begins on 1 March 2024. The rent is 1,250 euros\na month. Cats are allowed."
 ANSWERS = {
@@ -140,7 +141,7 @@ async def test_a_job_that_fails_says_why(staffed: Front, lease: Path) -> None:
 async def test_ctrl_c_cancels_the_job(front: Front, lease: Path) -> None:
     """There is no worker, so that the job is waiting when it is cancelled."""
     command = [sys.executable, "-m", "service.cli", "ask", str(lease), "What is the rent?", "--url", front.url]
-    process = await asyncio.create_subprocess_exec(*command, stderr=asyncio.subprocess.PIPE)
+    process = await asyncio.create_subprocess_exec(*command, stderr=asyncio.subprocess.PIPE, preexec_fn=heed_interrupts)
     async with asyncio.timeout(30):
         while not (jobs := (await get(front, "/v1/jobs")).json()["data"]):
             await asyncio.sleep(0.05)
