@@ -87,12 +87,14 @@ def check_interpreter(interpreter: Path) -> None:
 def _finds_sglang(interpreter: Path) -> bool:
     """Wherever that may be: a system's Python, as in SGLang's container images, keeps packages elsewhere."""
     asked = "import importlib.util, sys; sys.exit(importlib.util.find_spec('sglang') is None)"
+    where = interpreter.absolute().parent  # and not where we are, which it would search first
     try:
-        return (
-            subprocess.run([interpreter, "-c", asked], capture_output=True, timeout=_ASK_S, check=False).returncode == 0
+        done = subprocess.run(
+            [interpreter.absolute(), "-c", asked], cwd=where, capture_output=True, timeout=_ASK_S, check=False
         )
     except (OSError, subprocess.TimeoutExpired):
         return False
+    return done.returncode == 0
 
 
 def pick_port(host: str, count: int = 1) -> int:
