@@ -10,18 +10,15 @@ from typing import Annotated
 
 import aiohttp
 import typer
-from pydantic import ValidationError
-from pydantic_settings import SettingsError
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
 from programs.workloads.thinking_chat import Figures
-from router.errors import RouterError
 from service.commands.chat_client import EndpointError
 from service.commands.documents_bench import TIMEOUT_S, DocumentsPlan, DocumentsResult, Side
 from service.commands.documents_bench import run as run_documents
-from service.commands.fail import fail
+from service.commands.fail import EXPECTED, fail
 from service.commands.prefix_bench import PrefixPlan, PrefixResult, Target, run
 from service.commands.program_run import Key, Url
 from service.commands.router_bench.command import router
@@ -98,7 +95,7 @@ def documents(
         result = asyncio.run(_run_documents(plan, prose, url, api_key, engine))
         if out is not None:
             out.write_text(json.dumps(result.as_json(), indent=2) + "\n", encoding="utf-8")
-    except (EndpointError, TextsError, ValidationError, SettingsError, RouterError, ValueError, OSError) as error:
+    except (*EXPECTED, EndpointError, TextsError, ValueError) as error:
         fail(error)
     Console().print(_documents_table(result))
 

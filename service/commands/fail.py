@@ -8,11 +8,10 @@ import typer
 from pydantic import ValidationError
 from pydantic_settings import SettingsError
 
-from programs.errors import ProgramsError
 from router.errors import RouterError
 
-EXPECTED = (ValidationError, SettingsError, ProgramsError, RouterError, OSError)
-"""What is told with `fail`, and not by a traceback."""
+EXPECTED = (ValidationError, SettingsError, RouterError, OSError)
+"""What nearly every command tells with `fail`, and not by a traceback."""
 
 
 def fail(error: Exception) -> NoReturn:

@@ -8,12 +8,10 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from pydantic import ValidationError
-from pydantic_settings import SettingsError
 
 from router.checks.model import check_weights
 from router.engine.preflight import check_interpreter
-from router.errors import ModelError, RouterError
+from router.errors import ModelError
 from router.model.conversion import convert_gguf
 from router.model.directory import ModelDirectory
 from router.model.fetch import DEFAULT, default_model
@@ -21,15 +19,13 @@ from router.model.hub_fetch import HubAccess, fetch_from_hub
 from router.model.local_fetch import fetch_local
 from router.model.origin import read_origin
 from router.model.source import HubSource, LocalSource, parse_source
-from service.commands.fail import fail
+from service.commands.fail import EXPECTED, fail
 from service.commands.given import given
 from service.progress import Detail, PatientConsole, Steps
 from service.settings import HubSettings, UpSettings
 
 DataDir = Annotated[Path | None, typer.Option(help="Whose models; by default those of `antiphon up`.")]
 EnginePython = Annotated[Path | None, typer.Option(help="The Python interpreter that has SGLang.")]
-
-_EXPECTED = (ValidationError, SettingsError, RouterError, OSError)
 
 
 def fetch(
@@ -108,7 +104,7 @@ def _make(work: Callable[[Detail], ModelDirectory], title: str) -> None:
     try:
         with Steps(PatientConsole(stderr=True)) as steps, steps.step(title) as detail:
             model = work(detail)
-    except _EXPECTED as error:
+    except EXPECTED as error:
         fail(error)
     for finding in check_weights(model):
         if finding.status != "ok":

@@ -8,19 +8,16 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from pydantic import ValidationError
-from pydantic_settings import SettingsError
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 from router.checks.finding import Finding, ok
 from router.checks.model import Progress, check_config, check_hashes, check_weights
-from router.errors import RouterError
 from router.model import library
 from router.model.library import Entry
 from router.model.manifest import MANIFEST, write_manifest
-from service.commands.fail import fail
+from service.commands.fail import EXPECTED, fail
 from service.commands.findings import tell
 from service.commands.model_fetch import DataDir, absolute, model_settings, models_dir
 from service.model_check import check_prompts
@@ -28,7 +25,6 @@ from service.model_check import check_prompts
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 _PIPE_CHARS = 200
-_EXPECTED = (ValidationError, SettingsError, RouterError, OSError)
 
 
 def verify(
@@ -67,7 +63,7 @@ def list_models(data_dir: DataDir = None, as_json: Json = False) -> None:
     try:
         models = models_dir(model_settings(data_dir))
         found = library.entries(models)
-    except _EXPECTED as error:
+    except EXPECTED as error:
         fail(error)
     if as_json:
         listed = {"directory": str(models), "models": [entry.as_json() for entry in found]}
@@ -110,6 +106,6 @@ def remove(
         if not yes and not typer.confirm(f"remove {path}?", err=True):
             raise typer.Exit(1)
         library.remove(path)
-    except _EXPECTED as error:
+    except EXPECTED as error:
         fail(error)
     typer.echo(f"removed {path}")

@@ -15,13 +15,10 @@ from typing import Annotated, Any
 
 import aiohttp
 import typer
-from pydantic import ValidationError
-from pydantic_settings import SettingsError
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
-from router.errors import RouterError
-from service.commands.fail import fail
+from service.commands.fail import EXPECTED, fail
 from service.front_client import FrontAwayError, FrontClient, FrontError
 
 Url = Annotated[str | None, typer.Option("--url", help="The front (http://127.0.0.1:8080).")]
@@ -68,7 +65,7 @@ def run_on_files(
     except KeyboardInterrupt:
         typer.echo("antiphon: interrupted", err=True)
         raise typer.Exit(_INTERRUPTED) from None
-    except (ValidationError, SettingsError, RouterError, OSError) as error:
+    except EXPECTED as error:
         fail(error)
     if as_json:
         typer.echo(json.dumps(finished.job, indent=2, ensure_ascii=False))

@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from programs.errors import ProgramsError
 from service.commands.fail import EXPECTED, fail
 from service.commands.given import given
 from service.errors import HygieneFileError
@@ -31,5 +32,5 @@ def serve(
     chosen = given(host=host, port=port, model_name=name, history=history, hygiene=hygiene)
     try:
         run_front(Settings(engines=tuple(engine or ()), model_dir=model, store_url=store, **chosen))
-    except (*EXPECTED, HygieneFileError) as error:
+    except (*EXPECTED, ProgramsError, HygieneFileError) as error:
         fail(error)

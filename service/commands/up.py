@@ -8,8 +8,9 @@ from typing import Annotated
 
 import typer
 
+from programs.errors import ProgramsError
 from service.commands.fail import EXPECTED, fail
-from service.commands.given import given
+from service.commands.given import DataDir, Engines, Profile, Store, given
 from service.progress import PatientConsole
 from service.settings import UpSettings
 from service.up import up as run_up
@@ -19,10 +20,10 @@ def up(
     port: Annotated[int | None, typer.Option(help="Port to listen on (8080).")] = None,
     host: Annotated[str | None, typer.Option(help="Address to listen on; others than loopback need a key.")] = None,
     model: Annotated[Path | None, typer.Option(help="Model directory; without one, a small model is fetched.")] = None,
-    data_dir: Annotated[Path | None, typer.Option(help="Where models, sessions and logs are kept.")] = None,
-    profile: Annotated[str | None, typer.Option(help="Engine profile, by name or file.")] = None,
-    engine: Annotated[list[str] | None, typer.Option(help="URL of a running SGLang, instead of our own.")] = None,
-    store: Annotated[str | None, typer.Option(help="URL of a running Redis or Valkey, instead of our own.")] = None,
+    data_dir: DataDir = None,
+    profile: Profile = None,
+    engine: Engines = None,
+    store: Store = None,
 ) -> None:
     """Serve everything from one command: session store, engine and front. Ctrl-C stops it."""
     chosen = given(
@@ -36,5 +37,5 @@ def up(
     )
     try:
         asyncio.run(run_up(UpSettings(**chosen), PatientConsole()))
-    except EXPECTED as error:
+    except (*EXPECTED, ProgramsError) as error:
         fail(error)

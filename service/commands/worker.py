@@ -8,12 +8,9 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from pydantic import ValidationError
-from pydantic_settings import SettingsError
 
 from programs.errors import ProgramsError
-from router.errors import RouterError
-from service.commands.fail import fail
+from service.commands.fail import EXPECTED, fail
 from service.commands.given import given
 from service.settings import WorkerSettings
 from service.worker import work
@@ -32,5 +29,5 @@ def worker(
     chosen = given(front=front, jobs=jobs, serving_profile=profile, worker_name=name)
     try:
         asyncio.run(work(WorkerSettings(model_dir=model, store_url=store, **chosen)))
-    except (ValidationError, SettingsError, ProgramsError, RouterError, OSError) as error:
+    except (*EXPECTED, ProgramsError) as error:
         fail(error)
